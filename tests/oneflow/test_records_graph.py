@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import time
+import warnings
+from itertools import chain
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from tests.oneflow.records_kit import (
     reader,
     workers as workers,
 )
+from torchgraph.errors import GraphError
 from torchgraph.porting.errors import NotPorted
 from torchgraph.porting.records.fed import Fed
 from torchgraph.porting.records.images.arrangers import CropMirrorNormalize
@@ -271,3 +274,49 @@ def test_an_iterator_in_build_gives_right_numbers_and_a_warning():
         found += [graph() for _ in range(6)]
     for step, one in enumerate(found):
         assert torch.equal(one, graph.model(torch.full((4, 1), float(step))))
+
+
+def _same(found, expected):
+    pairs = zip(chain(*found), chain(*expected), strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_a_step_that_fails_leaves_its_batch(folder, workers):
+    """A `build` that raises in its second call, and gradients that refuse a later one."""
+    workers(1)
+    expected = Numbers(reader(folder))
+    numbers = [expected() for _ in range(5)]
+    graph = Numbers(reader(folder))
+    found = [graph()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph.decode, "forward", lambda records: 1 / 0)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                graph()
+    found += [graph() for _ in range(4)]
+    assert _same(found, numbers)
+
+
+def _in_a_fork(graph, sent):
+    try:
+        graph()
+    except GraphError as error:
+        sent.put(error.what)
+
+
+def test_a_fork_takes_no_batches_of_its_parent(folder, workers):
+    workers(1)
+    graph, expected = Numbers(reader(folder)), Numbers(reader(folder))
+    numbers = [expected() for _ in range(7)]
+    found = [graph() for _ in range(3)]
+    context = multiprocessing.get_context("fork")
+    sent = context.Queue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+        child = context.Process(target=_in_a_fork, args=(graph, sent))
+        child.start()
+    said = sent.get(timeout=60)
+    child.join()
+    assert "forked" in said
+    found += [graph() for _ in range(4)]
+    assert _same(found, numbers)

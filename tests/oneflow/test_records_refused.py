@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from tests.oneflow.records_kit import PARTS, Numbers, folder as folder, reader, workers as workers
 from torchgraph.porting.errors import BadRecord, NotPorted
 from torchgraph.porting.records.format.files import write_records
+from torchgraph.porting.records.images.decoders import OFRecordImageDecoder
 from torchgraph.porting.records.readers import OFRecordReader
 
 
@@ -88,3 +91,17 @@ def test_a_first_call_that_failed_is_begun_anew(folder, workers):
         graph()
     graph.fails = False
     assert [graph()[0].tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_named_pipe_is_no_file_to_wait_for(tmp_path):
+    os.mkfifo(tmp_path / "part-0")
+    with pytest.raises(BadRecord, match="is no file"):
+        OFRecordReader(str(tmp_path))()
+
+
+def test_what_pillow_runs_a_program_for_is_no_image(tmp_path):
+    text = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n"
+    write_records(tmp_path / "part-0", [{"encoded": text}])
+    decode = OFRecordImageDecoder("encoded")
+    with pytest.raises(BadRecord, match="cannot identify"):
+        decode(OFRecordReader(str(tmp_path))())

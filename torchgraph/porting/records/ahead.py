@@ -98,10 +98,15 @@ class _InTurn(Iterator[Tensors]):
     """What workers make. They end with this, in order also where a collection finds it."""
 
     def __init__(self, found: Iterator[Tensors | _Failed]) -> None:
-        self._held = [found]
-        finalize(self, self._held.clear)
+        self._held, self._process = [found], os.getpid()
+        finalize(self, _end, self._held, self._process)
 
     def __next__(self) -> Tensors:
+        if os.getpid() != self._process:  # it would take batches of the other process
+            raise GraphError(
+                "This process was forked from one whose Graph reads records, and has no workers.",
+                fix="make a Graph in this process.",
+            )
         if not self._held:
             raise StopIteration
         found = next(self._held[0])
@@ -109,6 +114,11 @@ class _InTurn(Iterator[Tensors]):
             self._held.clear()
             raise found.kind(found.what, fix=found.fix)
         return found
+
+
+def _end(held: list[Any], process: int) -> None:
+    if os.getpid() == process:  # a fork has no workers to end, but could tell those to
+        held.clear()
 
 
 def _in_processes(made: _Made, keys: _Draws) -> Iterator[Tensors | _Failed]:

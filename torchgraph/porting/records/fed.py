@@ -45,8 +45,13 @@ class Fed(Graph):
         """
         kwargs = self._with_records(kwargs)
         padded = self.config.options.buckets is not None
-        with self._pipeline.refusing(_PADDED) if padded else nullcontext():
-            return super().__call__(*args, **kwargs)
+        try:
+            with self._pipeline.refusing(_PADDED) if padded else nullcontext():
+                return super().__call__(*args, **kwargs)
+        except BaseException:  # the step has not been: the next one takes its batch
+            if _GIVEN in kwargs:
+                self._pipeline.put_back(kwargs[_GIVEN])
+            raise
 
     def _with_records(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         found = self._pipeline.take(self._micro_batches())

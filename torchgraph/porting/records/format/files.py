@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,9 @@ def extents_in(path: str) -> Iterator[Extent]:
 
 def _opened(path: str) -> Any:
     try:
+        # Who opens a named pipe would wait for a writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise BadRecord(f"{path} is no file.")
         return open(path, "rb", buffering=0)
     except OSError as error:
         raise BadRecord(

@@ -23,6 +23,10 @@ except ModuleNotFoundError:
     raise MissingPackage("Images are decoded by Pillow, which is needed.") from None
 
 
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
+"""Kinds of pictures. Of others Pillow runs programs, such as Ghostscript for EPS."""
+
+
 def decoded(text: bytes, color_space: str, where: object, *, turned: bool) -> Array:
     """An encoded image as (height, width, 3), uint8.
 
@@ -34,7 +38,7 @@ def decoded(text: bytes, color_space: str, where: object, *, turned: bool) -> Ar
         BadRecord: it is no image, or cut off, or of a kind that is not decoded here.
     """
     try:
-        found: Image.Image = Image.open(io.BytesIO(text))
+        found: Image.Image = Image.open(io.BytesIO(text), formats=_FORMATS)
         kind = found.format
         if found.mode in ("CMYK", "YCbCr", "LAB", "HSV", "F", "I") or "I;" in found.mode:
             raise BadRecord(

@@ -45,6 +45,8 @@ class Documents:
         of_documents = body[12 * sentences : 12 * sentences + 8 * ends].copy().view("<i8")
         self.tokens = _read(f"{prefix}.bin", _DTYPES[code])
         width = self.tokens.dtype.itemsize
+        if (starts % width).any():
+            raise BadRecord(f"{prefix}.idx: a sentence begins in the middle of a token.")
         begins = np.append(starts // width, (starts[-1] // width + sizes[-1]) if sentences else 0)
         if of_documents.min() < 0 or of_documents.max() > sentences:
             raise BadRecord(f"{prefix}.idx: a document has sentences that are not there.")
