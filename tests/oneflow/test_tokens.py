@@ -90,6 +90,13 @@ def test_a_graph_reads_several_micro_batches_in_a_step(tmp_path):
     assert graph.report().calls.programs > 0
 
 
+def _moved_by_a_byte(index):
+    """The first sentence begins at byte 1; sentences have two bytes for each token."""
+    sentences = int.from_bytes(index[18:26], "little")
+    at = 34 + 4 * sentences
+    return index[:at] + b"\1" + index[at + 1 :]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -97,6 +104,7 @@ def test_a_graph_reads_several_micro_batches_in_a_step(tmp_path):
         (lambda idx, bin: idx.write_bytes(idx.read_bytes()[:-9]), "cut off"),
         (lambda idx, bin: idx.write_bytes(b"X" + idx.read_bytes()[1:]), "no index"),
         (lambda idx, bin: bin.write_bytes(bin.read_bytes()[:-2]), "cut off"),
+        (lambda idx, bin: idx.write_bytes(_moved_by_a_byte(idx.read_bytes())), "middle of a token"),
         (lambda idx, bin: bin.unlink(), "cannot be read"),
         (lambda idx, bin: bin.write_bytes(b""), "empty"),
     ],
