@@ -15,13 +15,19 @@ def _bound(input: Tensor, value: Any) -> Any:
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """OneFlow: ``clamp`` and ``clip``."""
-    return torch.clamp(input, _bound(input, min), _bound(input, max))
+    """OneFlow: ``clamp`` and ``clip``; the gradient at a bound is 1."""
+    low, high = _bound(input, min), _bound(input, max)
+    if input.requires_grad and low is not None and high is not None:
+        return torch.clamp_max(torch.clamp_min(input, low), high)  # clamp's is 0 from torch 2.15 on
+    return torch.clamp(input, low, high)
 
 
 def clamp_(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """OneFlow: ``clamp_`` and ``clip_``."""
-    return torch.clamp_(input, _bound(input, min), _bound(input, max))
+    """OneFlow: ``clamp_`` and ``clip_``; the gradient at a bound is 1."""
+    low, high = _bound(input, min), _bound(input, max)
+    if input.requires_grad and low is not None and high is not None:
+        return torch.clamp_max_(torch.clamp_min_(input, low), high)
+    return torch.clamp_(input, low, high)
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
