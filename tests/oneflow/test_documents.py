@@ -36,9 +36,10 @@ def test_what_is_compared():
 
 
 @pytest.mark.dist
-def test_the_document_of_zero_runs_on_two_ranks(tmp_path):
-    parts = blocks((HERE / "zero.md").read_text(encoding="utf-8"))
-    file = tmp_path / "zero.py"
+@pytest.mark.parametrize("name", ["zero", "global_tensor"])
+def test_a_document_runs_on_two_ranks(name, tmp_path):
+    parts = blocks((HERE / f"{name}.md").read_text(encoding="utf-8"))
+    file = tmp_path / f"{name}.py"
     file.write_text(script(parts), encoding="utf-8")
 
     for out in run_on_ranks(2, file, cwd=tmp_path):
