@@ -68,7 +68,7 @@ def speaks(frame: FrameType) -> bool:
 
 def _imports_it(names: dict[str, Any]) -> bool:
     """Whether a global is a module of `torchgraph.oneflow`: to import it asks for no name."""
-    # By the type: an object may warn when it is asked for its class, as torch.distributed.reduce_op.
+    # By the type: asked for its class, torch.distributed.reduce_op warns.
     values = (value for value in list(names.values()) if issubclass(type(value), ModuleType))
     modules = (value.__name__ for value in values)
     return any(f"{name}.".startswith("torchgraph.oneflow.") for name in modules)
