@@ -58,7 +58,7 @@ def refused_content(content: bytes, tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     "value",
     [
-        Attack(),
+        pytest.param(Attack(), id="attack"),
         os.system,
         Path("x"),
         {1, 2},

@@ -1,8 +1,7 @@
-"""Modes and settings: gradients, autocast, default dtypes, lists of dtypes."""
+"""Modes and settings: gradients, default dtypes, lists of dtypes."""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy
@@ -73,24 +72,6 @@ def set_grad_enabled(is_train: bool = True) -> Any:
     return torch.enable_grad() if is_train else torch.no_grad()
 
 
-def autocast(
-    device_type: str,
-    dtype: torch.dtype | None = None,
-    enabled: bool = True,
-    cache_enabled: bool | None = None,
-) -> Any:
-    """OneFlow: ``autocast``. On the CPU it does nothing and warns."""
-    if device_type == "cpu":
-        warnings.warn("autocast on the CPU does nothing in OneFlow.", stacklevel=2)
-        return torch.autocast("cpu", enabled=False)
-    return torch.autocast(device_type, dtype, enabled, cache_enabled)
-
-
-def autocast_decorator(autocast_instance: Any, func: Any) -> Any:
-    """OneFlow: ``autocast_decorator``."""
-    return autocast_instance(func)
-
-
 def is_deprecated(func_or_class: Any) -> bool:
     """OneFlow: ``is_deprecated``: nothing here is."""
     return False
@@ -99,21 +80,6 @@ def is_deprecated(func_or_class: Any) -> bool:
 def is_floating_point(input: Any) -> bool:
     """OneFlow: ``is_floating_point``."""
     return bool(input.is_floating_point())
-
-
-def get_autocast_cpu_dtype() -> torch.dtype:
-    """OneFlow: ``get_autocast_cpu_dtype``."""
-    return torch.get_autocast_dtype("cpu")
-
-
-def get_autocast_gpu_dtype() -> torch.dtype:
-    """OneFlow: ``get_autocast_gpu_dtype``."""
-    return torch.get_autocast_dtype("cuda")
-
-
-def is_autocast_enabled() -> bool:
-    """OneFlow: ``is_autocast_enabled``."""
-    return torch.is_autocast_enabled("cuda")
 
 
 def script(obj: Any, **kwargs: Any) -> Any:
