@@ -15,7 +15,7 @@ from PIL import Image
 from telling import tell
 
 SIZE, STEPS = 24, 20
-VggOutputs = namedtuple("VggOutputs", ["relu1_2", "relu2_2"])  # noqa: PYI024 - so it is there
+VggOutputs = namedtuple("VggOutputs", ["relu1_2", "relu2_2"])
 
 
 class ConvLayer(nn.Module):
