@@ -21,7 +21,8 @@ import torch
 
 from ..names import Name, table
 
-_LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
+_STANDARD = str(Path(sysconfig.get_path("stdlib")))
+_INSTALLED = {"site-packages", "dist-packages"}
 _CLASSES: dict[str, type] = {
     "Tensor": torch.Tensor,
     "nn.Module": torch.nn.Module,
@@ -55,15 +56,19 @@ def speaks(frame: FrameType) -> bool:
         return _imports_it(frame.f_globals)
     known = _speaking.get(name)
     if known is None and _scripts_speak:
-        file = frame.f_code.co_filename
-        is_ours = name.partition(".")[0] in ("torch", "torchgraph")
-        known = _speaking[name] = not is_ours and not file.startswith(("<", *_LIBRARIES))
+        known = _speaking[name] = not _is_library(name, frame.f_code.co_filename)
     if known or _looked_at.get(name) == len(frame.f_globals):
         return bool(known)
     _looked_at[name] = len(frame.f_globals)
     if _imports_it(frame.f_globals):
         _speaking[name] = True
     return _speaking.get(name, False)
+
+
+def _is_library(name: str, file: str) -> bool:
+    if name.partition(".")[0] in ("torch", "torchgraph") or file.startswith(("<", _STANDARD)):
+        return True
+    return not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def _imports_it(names: dict[str, Any]) -> bool:
