@@ -18,15 +18,17 @@ def run(
     cwd: Path,
     imports: Path | None = None,
     timeout: float = 120,
+    on_gpu: bool = False,
 ) -> str:
     """What a script prints; AssertionError with what it said when it fails.
 
     Args:
         cwd: where it runs, and what it writes goes to.
         imports: a folder of modules besides.
+        on_gpu: where it says cuda, cuda is meant.
     """
     done = subprocess.run(
-        _command(script, arguments),
+        _command(script, arguments, on_gpu=on_gpu),
         cwd=cwd,
         env=_environment(cwd, imports),
         capture_output=True,
@@ -61,8 +63,9 @@ def run_on_ranks(count: int, script: Path, *, cwd: Path, timeout: float = 120) -
     return [out for out, _ in told]
 
 
-def _command(script: Path | str, arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "torchgraph.oneflow", "--cpu", str(script), *arguments]
+def _command(script: Path | str, arguments: Sequence[str], *, on_gpu: bool = False) -> list[str]:
+    options = () if on_gpu else ("--cpu",)
+    return [sys.executable, "-m", "torchgraph.oneflow", *options, str(script), *arguments]
 
 
 def _environment(home: Path, imports: Path | None) -> dict[str, str]:
