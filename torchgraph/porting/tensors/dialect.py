@@ -21,7 +21,8 @@ import torch
 
 from ..names import Name, table
 
-_LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
+_STANDARD = str(Path(sysconfig.get_path("stdlib")))
+_INSTALLED = {"site-packages", "dist-packages"}
 _CLASSES: dict[str, type] = {
     "Tensor": torch.Tensor,
     "nn.Module": torch.nn.Module,
@@ -55,9 +56,7 @@ def speaks(frame: FrameType) -> bool:
         return _imports_it(frame.f_globals)
     known = _speaking.get(name)
     if known is None and _scripts_speak:
-        file = frame.f_code.co_filename
-        is_ours = name.partition(".")[0] in ("torch", "torchgraph")
-        known = _speaking[name] = not is_ours and not file.startswith(("<", *_LIBRARIES))
+        known = _speaking[name] = not _is_library(name, frame.f_code.co_filename)
     if known or _looked_at.get(name) == len(frame.f_globals):
         return bool(known)
     _looked_at[name] = len(frame.f_globals)
@@ -66,9 +65,17 @@ def speaks(frame: FrameType) -> bool:
     return _speaking.get(name, False)
 
 
+def _is_library(name: str, file: str) -> bool:
+    if name.partition(".")[0] in ("torch", "torchgraph") or file.startswith(("<", _STANDARD)):
+        return True
+    return not _INSTALLED.isdisjoint(Path(file).parts)
+
+
 def _imports_it(names: dict[str, Any]) -> bool:
     """Whether a global is a module of `torchgraph.oneflow`: to import it asks for no name."""
-    modules = (value.__name__ for value in list(names.values()) if isinstance(value, ModuleType))
+    # By the type: asked for its class, torch.distributed.reduce_op warns.
+    values = (value for value in list(names.values()) if issubclass(type(value), ModuleType))
+    modules = (value.__name__ for value in values)
     return any(f"{name}.".startswith("torchgraph.oneflow.") for name in modules)
 
 
