@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def say(*arguments):
+def say(*arguments: str):
     return subprocess.run(
         [sys.executable, "-m", "torchgraph.oneflow", *arguments],
         cwd=ROOT,
@@ -35,3 +35,28 @@ def test_a_file_that_is_not_there(tmp_path):
     done = say(str(tmp_path / "no.py"))
     assert done.stderr == f"Error: There is no file {tmp_path / 'no.py'}.\n"
     assert done.returncode == 2
+
+
+SPAWNS = """
+import oneflow as flow
+from oneflow.utils.data import DataLoader
+
+class Halves(flow.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return flow.tensor([-3 - 2 * i], device=flow.device("cuda")) // 2
+
+if __name__ == "__main__":
+    for how in ("fork", "spawn", "forkserver"):
+        loader = DataLoader(Halves(), 2, num_workers=1, multiprocessing_context=how)
+        print([batch.tolist() for batch in loader])
+"""
+
+
+def test_workers_that_are_spawned_run_scripts_for_oneflow(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNS)
+    done = say("--cpu", str(script))
+    assert done.stdout == "[[[-1], [-2]]]\n" * 3, done.stderr  # `//` truncates

@@ -11,6 +11,7 @@ import click
 from ..distributed.words.process import init
 from .devices.on_cpu import read_cuda_as_cpu
 from .modules import import_as_oneflow
+from .processes import begin_with
 from .tensors import dialect
 
 
@@ -42,13 +43,19 @@ def main() -> None:
     run(**chosen)
 
 
-def run(cpu: bool, as_module: bool, script: str, arguments: tuple[str, ...]) -> None:
-    """Run a script, or a module, as OneFlow would."""
-    init()  # OneFlow does it as it is imported
+def begin(cpu: bool) -> None:
+    """Make this process, and those that it spawns, one for OneFlow's scripts."""
     import_as_oneflow()
     dialect.all_scripts_speak()
     if cpu:
         read_cuda_as_cpu()
+    begin_with(begin, cpu)
+
+
+def run(cpu: bool, as_module: bool, script: str, arguments: tuple[str, ...]) -> None:
+    """Run a script, or a module, as OneFlow would."""
+    init()  # OneFlow does it as it is imported
+    begin(cpu)
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path.cwd() if as_module else Path(script).resolve().parent)
     if as_module:
