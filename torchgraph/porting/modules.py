@@ -95,10 +95,11 @@ def import_as_oneflow() -> None:
     Raises:
         NotPortedModule: OneFlow itself was imported before.
     """
-    known, here = sys.modules.get("oneflow"), importlib.import_module(HERE)
-    if known is not None and known is not here:
+    importlib.import_module(HERE)
+    known = sys.modules.get("oneflow")
+    if known is not None and known is not sys.modules[HERE]:
         raise NotPortedModule("OneFlow itself was imported before.", fix="import torchgraph first.")
-    sys.modules["oneflow"] = here
+    sys.modules["oneflow"] = sys.modules[HERE]
     for prefix in namespaces():
         sys.modules[f"oneflow.{prefix}"] = namespace(prefix)
 

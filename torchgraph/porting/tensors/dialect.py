@@ -9,7 +9,6 @@ gets the adapter, every other one, torch among them, what it always got.
 from __future__ import annotations
 
 import opcode
-import os
 import sys
 import sysconfig
 from functools import cached_property
@@ -21,8 +20,8 @@ import torch
 
 from ..names import Name, table
 
-_LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_STANDARD = str(Path(sysconfig.get_path("stdlib")))
+_INSTALLED = {"site-packages", "dist-packages"}
 _CLASSES: dict[str, type] = {
     "Tensor": torch.Tensor,
     "nn.Module": torch.nn.Module,
@@ -90,13 +89,13 @@ def speaks(frame: FrameType) -> bool:
 
 
 def _made_by_a_script(frame: FrameType) -> bool:
-    """Of code in no file: whether what runs it, by `exec` among others, speaks."""
+    """Whether what runs code that is in no file, by `exec` among others, speaks."""
     return frame.f_back is not None and speaks(frame.f_back)
 
 
 def _is_installed_file(file: str) -> bool:
     """In one of Python's own folders, or in one of a user, of Debian's, of another environment."""
-    return file.startswith(_LIBRARIES) or any(one in file for one in _PACKAGES)
+    return file.startswith(_STANDARD) or not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def _is_library(frame: FrameType) -> bool:
@@ -109,7 +108,9 @@ def _is_library(frame: FrameType) -> bool:
 
 def _imports_it(names: dict[str, Any]) -> bool:
     """Whether a global is a module of `torchgraph.oneflow`: to import it asks for no name."""
-    modules = (value.__name__ for value in list(names.values()) if isinstance(value, ModuleType))
+    # By the type: asked for its class, torch.distributed.reduce_op warns.
+    values = (value for value in list(names.values()) if issubclass(type(value), ModuleType))
+    modules = (value.__name__ for value in values)
     return any(f"{name}.".startswith("torchgraph.oneflow.") for name in modules)
 
 
