@@ -30,7 +30,7 @@ class Namespace(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         # Whoever asks for a name of OneFlow's speaks OneFlow: `//` on tensors truncates there.
-        dialect.heard(sys._getframe(1))
+        dialect.heard(sys._getframe(1), name)
         return looked_up(self.__dict__["_prefix"], name)
 
     def __dir__(self) -> list[str]:
@@ -49,7 +49,7 @@ def root() -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
         sys.meta_path.insert(0, _Refusing())
 
     def get(name: str) -> Any:
-        dialect.heard(sys._getframe(1))
+        dialect.heard(sys._getframe(1), name)
         return looked_up("", name)
 
     return get, partial(listed, "")

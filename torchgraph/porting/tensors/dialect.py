@@ -5,6 +5,9 @@ relies on -2. So those members of `torch.Tensor` and `torch.nn.Module` for which
 adapter are replaced by one that asks which module calls: a module that imports OneFlow's names
 gets the adapter, every other one, torch among them, what it always got. Members that
 torch lacks are there for all.
+
+Python's own library and NumPy act for whoever calls them: a thread pool that calls
+``Tensor.argsort`` does so for the script. So does code that was made of text without a name.
 """
 
 from __future__ import annotations
@@ -20,8 +23,13 @@ from typing import Any
 import torch
 
 from ..names import Name, table
+from .arrays import as_arrays
 
+_STDLIB = str(Path(sysconfig.get_path("stdlib")))
 _LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
+_OF_PACKAGES = {"site-packages", "dist-packages"}
+"""Folders of installed libraries: those of the user and of the system, too."""
+_OURS = ("torch", "torchgraph")
 _CLASSES: dict[str, type] = {
     "Tensor": torch.Tensor,
     "nn.Module": torch.nn.Module,
@@ -29,16 +37,24 @@ _CLASSES: dict[str, type] = {
 }
 _speaking: dict[str, bool] = {}
 """By the name of a module: whether it is code for OneFlow."""
+_acts_for_others: dict[str, bool] = {}
+"""By the name of a module: whether it is of Python's library or NumPy."""
 _looked_at: dict[str, int] = {}
 """By the name of a module that is none: how many globals it had."""
 _scripts_speak = False
 _is_installed = False
 
 
-def heard(frame: FrameType) -> None:
-    """The module of a frame has asked for a name of OneFlow's."""
-    if (name := frame.f_globals.get("__name__")) is not None:
-        _speaking[name] = True
+def heard(frame: FrameType, asked: str = "") -> None:
+    """The module of a frame has asked for a name of OneFlow's.
+
+    To ask for a name with two underscores says nothing: `inspect` asks each module for some.
+    """
+    name = frame.f_globals.get("__name__")
+    is_of_python = asked.startswith("__") and asked != "__all__"
+    if name is None or is_of_python or _acts(name, frame) or name.partition(".")[0] in _OURS:
+        return
+    _speaking[name] = True
 
 
 def all_scripts_speak() -> None:
@@ -50,14 +66,40 @@ def all_scripts_speak() -> None:
 
 def speaks(frame: FrameType) -> bool:
     """Whether the code of a frame is for OneFlow."""
-    name = frame.f_globals.get("__name__")
-    if name is None:  # code that was made of text, by torch.fx among others
-        return _imports_it(frame.f_globals)
+    at: FrameType | None = frame
+    while at is not None:
+        name = at.f_globals.get("__name__")
+        if name is None:  # code that was made of text
+            if _imports_it(at.f_globals):
+                return True
+        elif _speaking.get(name):
+            return True
+        elif not _acts(name, at):
+            return _is_for_it(name, at)
+        at = at.f_back
+    return _scripts_speak  # a thread that runs no code of a script
+
+
+def _acts(name: str, frame: FrameType) -> bool:
+    known = _acts_for_others.get(name)
+    if known is None:
+        file, top = frame.f_code.co_filename, name.partition(".")[0]
+        is_of_python = file.startswith((_STDLIB, "<frozen ")) and not _is_installed_at(file)
+        known = top == "numpy" or (is_of_python and top in sys.stdlib_module_names)
+        _acts_for_others[name] = known
+    return known
+
+
+def _is_installed_at(file: str) -> bool:
+    return not _OF_PACKAGES.isdisjoint(Path(file).parts)
+
+
+def _is_for_it(name: str, frame: FrameType) -> bool:
     known = _speaking.get(name)
     if known is None and _scripts_speak:
         file = frame.f_code.co_filename
-        is_ours = name.partition(".")[0] in ("torch", "torchgraph")
-        known = _speaking[name] = not is_ours and not file.startswith(("<", *_LIBRARIES))
+        is_library = file.startswith(("<", *_LIBRARIES)) or _is_installed_at(file)
+        known = _speaking[name] = name.partition(".")[0] not in _OURS and not is_library
     if known or _looked_at.get(name) == len(frame.f_globals):
         return bool(known)
     _looked_at[name] = len(frame.f_globals)
@@ -78,6 +120,7 @@ def install() -> None:
     if _is_installed:
         return
     _is_installed = True
+    as_arrays(lambda: speaks(sys._getframe(2)))
     for name, row in table().items():
         owner = _CLASSES.get(row.owner)
         member = name.rpartition(".")[2]
