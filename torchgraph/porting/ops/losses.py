@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..errors import NotPorted
+
 
 def as_labels(target: Tensor) -> Tensor:
     """Class indices as int64, which torch wants; probabilities stay what they are."""
@@ -71,7 +73,17 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """OneFlow: ``nn.functional.binary_cross_entropy_with_logits``; the fourth is pos_weight."""
+    """OneFlow: ``nn.functional.binary_cross_entropy_with_logits``; the fourth is pos_weight.
+
+    Raises:
+        NotPorted: for a gradient of the target with a pos_weight, another one in OneFlow 0.9.
+    """
+    if pos_weight is not None and target.requires_grad and torch.is_grad_enabled():
+        raise NotPorted(
+            "The gradient of the target of binary_cross_entropy_with_logits with a pos_weight is"
+            " wrong in OneFlow 0.9.",
+            fix="target.detach().",
+        )
     is_weighted = weight is not None or pos_weight is not None
     how = mean_of(input, reduction) if is_weighted else reduction
     return functional.binary_cross_entropy_with_logits(
