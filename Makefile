@@ -23,7 +23,7 @@ help:
 GPU_CASES ?= mlp vit_tiny resnet50 gpt2 bert_base resnet50_256
 GPU_PRECISIONS ?= bfloat16 float32
 GPU_OUT ?= benchmarks/results
-GPU_TESTS := tests/replay/test_on_a_gpu.py tests/ops/test_on_a_gpu.py tests/features/test_cudnn.py tests/test_examples.py tests/distributed/test_on_gpus.py
+GPU_TESTS := tests/replay/test_on_a_gpu.py tests/ops/test_on_a_gpu.py tests/features/test_cudnn.py tests/test_examples.py tests/distributed/test_on_gpus.py tests/oneflow/test_on_a_gpu.py
 
 SOURCES := setup.py $(wildcard torchgraph/csrc/*.* torchgraph/csrc/*/*)
 

@@ -118,6 +118,7 @@ IMPORTS_BY_NAME = {
     "inspect.page.convert",
     "lower.inductor.process.child",
     "passes.checkpointing.rule",
+    "porting.modules",  # torchgraph.oneflow, in a process that a script spawns
     "porting.names.table",
 }
 

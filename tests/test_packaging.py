@@ -26,6 +26,8 @@ CSRC = ROOT / "torchgraph" / "csrc"
 PAGE = {
     f"torchgraph/inspect/page/{name}" for name in ("page.html", "page.css", "page.js", "plots.js")
 }
+TABLE = {str(path.relative_to(ROOT)) for path in (ROOT / "torchgraph").rglob("*.csv")}
+SOURCES = {*(".py", ".typed", ".cpp", ".cu", ".h", ".md"), *(".html", ".css", ".js", ".csv")}
 COMPILER = shutil.which("c++") or shutil.which("g++")
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
 ODD = 'söurces, it\'s "two" $x'  # for a shell, a compiler and Python's source
@@ -110,7 +112,8 @@ def test_an_sdist_has_the_sources_and_nothing_else(source, tmp_path):
     wanted = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "torchgraph").rglob("*")
-        if path.suffix in (".py", ".typed", ".cpp", ".cu", ".h", ".md", ".html", ".css", ".js")
+        if path.suffix
+        in (".py", ".typed", ".cpp", ".cu", ".h", ".md", ".html", ".css", ".js", ".csv")
     }
     made = {"PKG-INFO", "setup.cfg"} | {name for name in members if ".egg-info/" in name}
     top = {"LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"}
@@ -119,11 +122,15 @@ def test_an_sdist_has_the_sources_and_nothing_else(source, tmp_path):
     assert {m.mode & 0o777 for m in members.values()} == {0o644}
 
 
-def test_every_module_that_is_imported_is_a_dependency():
-    imported = {
+OF_ONEFLOW = ROOT / "torchgraph" / "porting"
+"""It needs the extra of that name besides."""
+EXTRA = {"libcst": "libcst", "pillow": "PIL", "protobuf": "google"}
+
+
+def imported_by(paths) -> set[str]:
+    names = {
         name.partition(".")[0]
-        for path in (ROOT / "torchgraph").rglob("*.py")
-        if CSRC not in path.parents
+        for path in paths
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         for name in (
             [alias.name for alias in node.names]
@@ -133,11 +140,23 @@ def test_every_module_that_is_imported_is_a_dependency():
             else []
         )
     }
-    listed = re.search(r"^dependencies = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.M)
-    assert listed is not None
-    needed = {re.match(r"\w+", one)[0] for one in re.findall(r'"([^"]+)"', listed[1])}
+    return names - set(sys.stdlib_module_names) - {"torchgraph"}
 
-    assert imported - set(sys.stdlib_module_names) - {"torchgraph"} == needed
+
+def test_every_module_that_is_imported_is_a_dependency():
+    paths = [p for p in (ROOT / "torchgraph").rglob("*.py") if CSRC not in p.parents]
+    imported = imported_by(path for path in paths if OF_ONEFLOW not in path.parents)
+    of_oneflow = imported_by(path for path in paths if OF_ONEFLOW in path.parents)
+    text = (ROOT / "pyproject.toml").read_text()
+    listed = re.search(r"^dependencies = \[(.*)\]", text, re.M)
+    extra = re.search(r"^oneflow = \[(.*)\]", text, re.M)
+    assert listed is not None
+    assert extra is not None
+    needed = {re.match(r"\w+", one)[0] for one in re.findall(r'"([^"]+)"', listed[1])}
+    besides = {EXTRA[re.match(r"\w+", one)[0]] for one in re.findall(r'"([^"]+)"', extra[1])}
+
+    assert imported == needed
+    assert of_oneflow - needed == besides
 
 
 @pytest.fixture
@@ -307,7 +326,7 @@ def test_a_wheel_holds_the_package_alone_and_runs_from_a_zip(source, tmp_path):
     }
 
     assert wheel.name.split("-", 2)[2].startswith("cp310-abi3-")
-    assert {name for name in names if ".dist-info/" not in name} == modules | PAGE | {
+    assert {name for name in names if ".dist-info/" not in name} == modules | PAGE | TABLE | {
         "torchgraph/py.typed",
         "torchgraph/_C.abi3.so",
         "torchgraph/_guards.abi3.so",
@@ -325,6 +344,10 @@ def test_a_wheel_holds_the_package_alone_and_runs_from_a_zip(source, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     said = train([sys.executable], tmp_path, PYTHONPATH=str(wheel))
     assert said.split() == [f"{wheel}/torchgraph/__init__.py", "False", "False"]
+
+    (tmp_path / "train.py").write_text("import torchgraph.oneflow as flow; print(flow.optim.AdamW)")
+    said = train([sys.executable], tmp_path, PYTHONPATH=str(wheel))
+    assert said == "<class 'torchgraph.porting.optim.adam.AdamW'>\n"
 
 
 def text_of(archive, name) -> io.StringIO:

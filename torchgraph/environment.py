@@ -6,7 +6,8 @@ pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and a
 ``TORCHGRAPH_CACHE_DIR`` = where compiled code is kept (default ``~/.cache/torchgraph``);
 ``TORCHGRAPH_CACHE_LIMIT`` = how much of it, such as ``500MB`` (default ``2GiB``);
 ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` = which of several processes this one
-is, as torchrun sets them; ``ONEFLOW_ENABLE_NHWC`` = ``1``, of scripts for OneFlow.
+is, as torchrun sets them; ``ONEFLOW_ENABLE_NHWC`` = ``1`` and ``ONEFLOW_TEST_CPU_ONLY``, of scripts
+for OneFlow.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ def local_world_size() -> int | None:
 def oneflow_nhwc() -> bool:
     """True where OneFlow's ``ONEFLOW_ENABLE_NHWC`` is 1; scripts set it while they run."""
     return os.environ.get("ONEFLOW_ENABLE_NHWC") == "1"
+
+
+def oneflow_tests_on_cpu() -> bool:
+    """True where OneFlow's ``ONEFLOW_TEST_CPU_ONLY`` is set: its tests leave "cuda" out."""
+    return bool(os.environ.get("ONEFLOW_TEST_CPU_ONLY"))
 
 
 def _count(name: str) -> int | None:

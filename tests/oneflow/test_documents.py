@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from .documents.blocks import assert_prints, blocks, printed, script
-from .running import run
+from .running import run, run_on_ranks
 
 HERE = Path(__file__).parent / "documents"
 ALONE = ("nn_graph", "activation_checkpointing", "amp", "model_load_save")
@@ -33,3 +33,17 @@ def test_what_is_compared():
     for expected, got in (("tensor([1.5])", "tensor([1])"), ("a\n...\nz", "a\nb"), ("a", "a\nb")):
         with pytest.raises(AssertionError):
             assert_prints(expected, got)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("name", ["zero", "global_tensor"])
+def test_a_document_runs_on_two_ranks(name, tmp_path):
+    parts = blocks((HERE / f"{name}.md").read_text(encoding="utf-8"))
+    file = tmp_path / f"{name}.py"
+    file.write_text(script(parts), encoding="utf-8")
+
+    for out in run_on_ranks(2, file, cwd=tmp_path):
+        found = printed(out)
+        for part in parts:
+            if part.output is not None:
+                assert_prints(part.output, found[part.number])

@@ -1,5 +1,6 @@
 """A DataLoader is torch's, and is not drawn from inside of a ``build``."""
 
+import numpy
 import pytest
 import torch
 
@@ -58,3 +59,41 @@ def test_another_iterator_is_read_in_eager():
         found = [graph().item() for _ in range(5)]
 
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("sample", "dtype", "values"),  # as OneFlow 0.9 gave them
+    [
+        (numpy.float64(1.5), torch.float32, [1.5, 1.5]),
+        (numpy.array(1.5), torch.float64, [1.5, 1.5]),
+        (1.5, torch.float64, [1.5, 1.5]),
+        (numpy.float32(1.5), torch.float32, [1.5, 1.5]),
+        (numpy.arange(3.0)[::-1], torch.float64, [[2, 1, 0], [2, 1, 0]]),
+        (numpy.arange(2, dtype=numpy.uint8)[::-1], torch.uint8, [[1, 0], [1, 0]]),
+    ],
+)
+def test_arrays_and_numbers_of_numpy_in_a_batch(sample, dtype, values):
+    nested = {"a": (sample, [sample])}
+    for loader in (
+        flow.utils.data.DataLoader([nested] * 2, batch_size=2),
+        [flow.utils.data.dataloader.default_collate([nested] * 2)],
+    ):
+        for batch in loader:
+            one, (other,) = batch["a"]
+            assert one.dtype == other.dtype == dtype
+            assert one.tolist() == other.tolist() == values
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sample_alone_and_in_a_worker(workers):
+    loader = flow.utils.data.DataLoader(
+        [numpy.float64(1.5), numpy.arange(2.0)[::-1]], batch_size=None, num_workers=workers
+    )
+    number, array = loader
+    assert (number.dtype, number.item()) == (torch.float32, 1.5)
+    assert (array.dtype, array.tolist()) == (torch.float64, [1.0, 0.0])
+
+
+def test_the_collate_fn_of_a_script_stays():
+    loader = flow.utils.data.DataLoader([1, 2], batch_size=2, collate_fn=sum)
+    assert list(loader) == [3]

@@ -159,6 +159,18 @@ def test_a_script_runs_unchanged(tmp_path):
     assert done.stdout.splitlines() == ["[-1, 1] [-1, 1] [0, 3]", "cpu cpu"], done.stderr
 
 
+def test_an_installed_library_keeps_torchs_meaning(tmp_path):
+    library = tmp_path / "lib" / "site-packages"
+    library.mkdir(parents=True)
+    (library / "plain.py").write_text("def halved(x):\n    return x // 2\n")
+    text = "import sys, oneflow as flow\nsys.path.append('lib/site-packages')\nimport plain\n"
+    (tmp_path / "train.py").write_text(f"{text}print(plain.halved(flow.tensor([-3])).tolist())\n")
+
+    done = run(tmp_path, "train.py")
+
+    assert done.stdout.splitlines() == ["[-2]"], done.stderr
+
+
 def test_a_module_runs_unchanged(tmp_path):
     package = tmp_path / "tools"
     package.mkdir()

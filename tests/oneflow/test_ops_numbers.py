@@ -25,6 +25,7 @@ WITHOUT_NUMBERS = {
             "_C.fused_scale_mask_softmax",
             "_C.fused_scale_mask_softmax_dropout",
             "_C.fused_scale_tril",
+            "_C.fused_scale_tril_softmax_dropout",
             "_C.fused_scale_tril_softmax_mask_scale",
             "_C.fused_self_attention",
             "_C.group_norm",

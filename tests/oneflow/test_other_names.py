@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import unittest
+from collections import OrderedDict
 
 import pytest
 import torch
 
+import torchgraph.oneflow  # noqa: F401 its modules can be imported
 from torchgraph.porting.errors import NotPortedName
 from torchgraph.porting.names import table
 
@@ -37,6 +39,23 @@ def test_a_test_case_runs_and_skips_by_the_number_of_processes():
     assert [why for _, why in found.skipped] == [
         "only runs when node_size is 1 and device_num is 2"
     ]
+
+
+@pytest.mark.parametrize(("cpu_only", "places"), [("", ["cpu", "cuda"]), ("1", ["cpu"])])
+def test_products_of_arguments(cpu_only, places, monkeypatch):
+    monkeypatch.setenv("ONEFLOW_TEST_CPU_ONLY", cpu_only)
+    given = OrderedDict(shape=[(2, 3), (4,)], device=["cpu", "cuda"])
+    made = [(shape, place) for shape in given["shape"] for place in places]
+    assert list(of("test_utils.test_util.GenArgList")(given)) == made
+    assert of("test_utils.test_util.GenArgDict")(given) == [
+        {"shape": shape, "device": place} for shape, place in made
+    ]
+    assert given["device"] == ["cpu", "cuda"]
+
+
+def test_what_compares_oneflow_with_torch_is_refused_where_it_is_imported():
+    with pytest.raises(ImportError, match="both are torch"):
+        importlib.import_module("torchgraph.oneflow.test_utils.automated_test_util")
 
 
 @pytest.mark.parametrize("name", ["enable", "disable"])

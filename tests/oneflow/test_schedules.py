@@ -156,6 +156,7 @@ def test_a_users_schedule_in_a_graph(make, factor):
         graph()
     expected = 1 - 0.1 * factor * (1 + 2 + 3 + 4)
     assert graph.m.p.tolist() == pytest.approx([expected] * 2, abs=1e-6)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * factor * 5)  # of the next call
 
 
 def test_a_schedule_stepped_beside_its_graph_is_noticed():

@@ -30,7 +30,7 @@ if int(setuptools_version.split(".")[0]) < 77:  # which --no-build-isolation doe
     )
 
 _FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
-_ENDINGS = {".py", ".typed", ".cpp", ".cu", ".h", ".md", ".html", ".css", ".js"}
+_ENDINGS = {".py", ".typed", ".cpp", ".cu", ".h", ".md", ".html", ".css", ".js", ".csv"}
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:

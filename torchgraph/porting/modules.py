@@ -6,6 +6,7 @@ under ``oneflow.nn``.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -94,6 +95,7 @@ def import_as_oneflow() -> None:
     Raises:
         NotPortedModule: OneFlow itself was imported before.
     """
+    importlib.import_module(HERE)
     known = sys.modules.get("oneflow")
     if known is not None and known is not sys.modules[HERE]:
         raise NotPortedModule("OneFlow itself was imported before.", fix="import torchgraph first.")

@@ -86,6 +86,16 @@ class AlexNet(nn.Module):
         return self.classifier(flow.flatten(x, 1))
 
 
+def count_correct(predictions, label):
+    clsidxs = np.argmax(predictions.numpy(), axis=1)
+    label_nd = label.numpy()
+    correct_of = 0.0
+    for i in range(len(label_nd)):
+        if clsidxs[i] == label_nd[i]:
+            correct_of += 1
+    return correct_of
+
+
 def train(args, is_graph):
     train_data_loader = OFRecordDataLoader(args.ofrecord_path, "train", args.train_batch_size)
     val_data_loader = OFRecordDataLoader(args.ofrecord_path, "validation", args.val_batch_size)
@@ -144,12 +154,7 @@ def train(args, is_graph):
             losses.append(float(step().numpy()))
         alexnet_module.eval()
         for _ in range(2):
-            predictions, label = evaluate()
-            clsidxs = np.argmax(predictions.numpy(), axis=1)
-            label_nd = label.numpy()
-            for i in range(args.val_batch_size):
-                if clsidxs[i] == label_nd[i]:
-                    correct_of += 1
+            correct_of += count_correct(*evaluate())
     tell("graph" if is_graph else "eager", losses, *graphs, correct_of=correct_of)
 
 

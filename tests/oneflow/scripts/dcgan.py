@@ -86,8 +86,9 @@ class DiscriminatorTrainGraph(flow.nn.Graph):
         self.add_optimizer(optimizer)
         self.of_cross_entropy = loss
 
-    def build(self, *args):
-        return discriminate(self.generator, self.discriminator, self.of_cross_entropy, *args)
+    def build(self, images, label1, label0, z):
+        both = self.generator, self.discriminator
+        return discriminate(*both, self.of_cross_entropy, images, label1, label0, z)
 
 
 class GeneratorTrainGraph(flow.nn.Graph):

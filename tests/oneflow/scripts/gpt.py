@@ -1,6 +1,6 @@
 """A small GPT on indexed tokens, as OneFlow's is trained: by global tensors and fused functions.
 
-Blocks are asked for what they stand for (`origin`) and configured (`config`): checkpointing, stages.
+Blocks are asked for what they stand for (`origin`), and for checkpointing and stages (`config`).
 """
 
 import math

@@ -32,9 +32,7 @@ class OFRecordDataLoader(nn.Module):
             placement=placement,
             sbp=sbp,
         )
-        self.label_decoder = flow.nn.OfrecordRawDecoder(
-            "class/label", shape=tuple(), dtype=flow.int32
-        )
+        self.label_decoder = flow.nn.OfrecordRawDecoder("class/label", shape=(), dtype=flow.int32)
         norm = {
             "color_space": "RGB",
             "mean": [123.68, 116.779, 103.939],

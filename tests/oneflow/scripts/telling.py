@@ -10,7 +10,7 @@ from typing import Any
 def tell(way: str, losses: Sequence[float], *graphs: Any, **more: Any) -> None:
     """The losses, and how the calls of the Graphs ran."""
     ran = [_ran(graph) for graph in graphs]
-    print(json.dumps({"way": way, "losses": list(losses), "ran": ran, **more}), flush=True)  # noqa: T201
+    print(json.dumps({"way": way, "losses": list(losses), "ran": ran, **more}), flush=True)
 
 
 def _ran(graph: Any) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from ..._torch.tensors import version_of
 from ...blocks.block import BlockTree
 from ...config import GraphConfig as Config
 from ...errors import GradPresent, GraphWarning, warn
-from ..records.fed import Fed
 from ...live.inputs import Call
 from ..errors import NotPorted
+from ..records.fed import Fed
 from .blocks import Blocks
 from .config import GraphConfig
 from .rows import Rows, watched

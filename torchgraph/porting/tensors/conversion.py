@@ -8,6 +8,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from ..._torch.distributed.held import is_dtensor
 from ..errors import NotPorted
 from .printing import represent
 
@@ -19,8 +20,12 @@ def cast(input: Tensor, dtype: torch.dtype, pin_memory: bool = False) -> Tensor:
 
 
 def numpy_(self: Tensor) -> Any:
-    """OneFlow: ``tensor.numpy``: of a tensor that requires a gradient, too; bfloat16 as float32."""
-    found = self.detach()
+    """OneFlow: ``tensor.numpy``: of a tensor that requires a gradient, too; bfloat16 as float32.
+
+    Of a global tensor it is the whole: all of its ranks call it.
+    """
+    found: Any = self.detach()
+    found = found.full_tensor() if is_dtensor(found) else found
     return (found.float() if found.dtype == torch.bfloat16 else found).cpu().numpy()
 
 

@@ -25,10 +25,8 @@ import torch
 from ..names import Name, table
 from .arrays import as_arrays
 
-_STDLIB = str(Path(sysconfig.get_path("stdlib")))
-_LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
-_OF_PACKAGES = {"site-packages", "dist-packages"}
-"""Folders of installed libraries: those of the user and of the system, too."""
+_STANDARD = str(Path(sysconfig.get_path("stdlib")))
+_INSTALLED = {"site-packages", "dist-packages"}
 _OURS = ("torch", "torchgraph")
 _CLASSES: dict[str, type] = {
     "Tensor": torch.Tensor,
@@ -84,22 +82,16 @@ def _acts(name: str, frame: FrameType) -> bool:
     known = _acts_for_others.get(name)
     if known is None:
         file, top = frame.f_code.co_filename, name.partition(".")[0]
-        is_of_python = file.startswith((_STDLIB, "<frozen ")) and not _is_installed_at(file)
+        is_of_python = file.startswith((_STANDARD, "<frozen ")) and not _is_installed_at(file)
         known = top == "numpy" or (is_of_python and top in sys.stdlib_module_names)
         _acts_for_others[name] = known
     return known
 
 
-def _is_installed_at(file: str) -> bool:
-    return not _OF_PACKAGES.isdisjoint(Path(file).parts)
-
-
 def _is_for_it(name: str, frame: FrameType) -> bool:
     known = _speaking.get(name)
     if known is None and _scripts_speak:
-        file = frame.f_code.co_filename
-        is_library = file.startswith(("<", *_LIBRARIES)) or _is_installed_at(file)
-        known = _speaking[name] = name.partition(".")[0] not in _OURS and not is_library
+        known = _speaking[name] = not _is_library(name, frame.f_code.co_filename)
     if known or _looked_at.get(name) == len(frame.f_globals):
         return bool(known)
     _looked_at[name] = len(frame.f_globals)
@@ -108,9 +100,20 @@ def _is_for_it(name: str, frame: FrameType) -> bool:
     return _speaking.get(name, False)
 
 
+def _is_library(name: str, file: str) -> bool:
+    is_ours = name.partition(".")[0] in _OURS
+    return is_ours or file.startswith(("<", _STANDARD)) or _is_installed_at(file)
+
+
+def _is_installed_at(file: str) -> bool:
+    return not _INSTALLED.isdisjoint(Path(file).parts)
+
+
 def _imports_it(names: dict[str, Any]) -> bool:
     """Whether a global is a module of `torchgraph.oneflow`: to import it asks for no name."""
-    modules = (value.__name__ for value in list(names.values()) if isinstance(value, ModuleType))
+    # By the type: asked for its class, torch.distributed.reduce_op warns.
+    values = (value for value in list(names.values()) if issubclass(type(value), ModuleType))
+    modules = (value.__name__ for value in values)
     return any(f"{name}.".startswith("torchgraph.oneflow.") for name in modules)
 
 

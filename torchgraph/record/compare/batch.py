@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..._torch import storage_id
+from ..._torch.distributed.held import local
 from ..._torch.tensors import version_of
 from ...ir.aliasing import MemoryLocation
 from ...ir.bits import fingerprint
@@ -50,6 +51,7 @@ def _mark(tensor: torch.Tensor) -> object:
     version = 0 if tensor.is_inference() else version_of(tensor)
     if tensor.device.type != "cpu":
         return version
+    tensor = local(tensor)  # what a rank holds of a DTensor, whose size is that of all
     if not tensor.is_contiguous():
         return version, fingerprint(tensor)
     start, size = tensor.data_ptr(), tensor.nbytes

@@ -36,7 +36,7 @@ class ReadsTokens(Operation):
     """Which part of the split."""
 
     def draws(self) -> Iterator[list[tuple[tuple[int, int], ...]]]:
-        """Of each sample the stretches of tokens, from and to."""
+        """The stretches of tokens of each sample, from and to."""
         made = _Order(self)
         number = 0
         while True:
