@@ -153,3 +153,11 @@ def test_weight_norm_and_packed_lengths_do_not_warn():
     assert padded.shape == (3, 2, 1)
     assert lengths.dtype == torch.float32  # in OneFlow 0.9, too
     assert lengths.tolist() == [3, 1]
+
+
+def test_a_gradient_of_targets_that_oneflow_gets_wrong_is_refused():
+    target = torch.zeros(3, requires_grad=True)
+    loss = table()["nn.BCEWithLogitsLoss"].value()(pos_weight=torch.ones(3))
+    with pytest.raises(NotPorted, match="gradient of the target"):
+        loss(torch.ones(3), target)
+    assert loss(torch.ones(3), target.detach()).shape == ()
