@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import NotPorted
+from ..tensors.elementwise.arithmetic import is_differentiated
 
 
 def as_labels(target: Tensor) -> Tensor:
@@ -43,7 +44,8 @@ def kl_div(
 ) -> Tensor:
     """OneFlow: ``nn.functional.kl_div``; the mean is over elements, of which it does not warn.
 
-    Where a target is 0 or less there is no loss; torch's is NaN for less.
+    Where a target is 0 or less there is no loss, and its gradient is -inf or NaN; torch's loss is
+    NaN for less.
     """
     if log_target:
         loss = target.exp() * (target - input)
@@ -51,6 +53,10 @@ def kl_div(
         is_there = target > 0
         loss = target * (torch.where(is_there, target, 1.0).log() - input)
         loss = torch.where(is_there, loss, 0.0)
+        if is_differentiated(target):
+            # Zeros, whose gradient is -inf where the target is 0, and NaN where it is less.
+            roots = -(target * (target >= 0)).sqrt()
+            loss = loss + torch.where(target == 0, roots, 0.0)
     if reduction == "batchmean":
         return loss.sum() / input.shape[0]
     how = mean_of(loss, reduction)
@@ -78,7 +84,7 @@ def binary_cross_entropy_with_logits(
     Raises:
         NotPorted: for a gradient of the target with a pos_weight, another one in OneFlow 0.9.
     """
-    if pos_weight is not None and target.requires_grad and torch.is_grad_enabled():
+    if pos_weight is not None and is_differentiated(target):
         raise NotPorted(
             "The gradient of the target of binary_cross_entropy_with_logits with a pos_weight is"
             " wrong in OneFlow 0.9.",
