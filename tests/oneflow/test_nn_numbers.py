@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from math import inf, nan
 
 import pytest
 import torch
@@ -153,3 +154,28 @@ def test_weight_norm_and_packed_lengths_do_not_warn():
     assert padded.shape == (3, 2, 1)
     assert lengths.dtype == torch.float32  # in OneFlow 0.9, too
     assert lengths.tolist() == [3, 1]
+
+
+def test_a_gradient_of_targets_that_oneflow_gets_wrong_is_refused():
+    target = torch.zeros(3, requires_grad=True)
+    loss = table()["nn.BCEWithLogitsLoss"].value()(pos_weight=torch.ones(3))
+    with pytest.raises(NotPorted, match="gradient of the target"):
+        loss(torch.ones(3), target)
+    assert loss(torch.ones(3), target.detach()).shape == ()
+
+
+def test_a_gradient_of_hardtanh_that_oneflow_gets_wrong_is_refused():
+    hardtanh = table()["nn.functional.hardtanh"].value()
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(NotPorted, match="hardtanh of float64"):
+        hardtanh(x, -0.1, 0.1)
+    assert hardtanh(x, -0.5, 0.5).tolist() == [0.5, 0.5]
+    assert hardtanh(x.detach(), -0.1, 0.1).tolist() == [0.1, 0.1]
+
+
+def test_the_gradient_of_a_target_of_kl_div_is_what_oneflow_gave():
+    """OneFlow 0.9: [-inf, 0.10685281455516815, nan]."""
+    target = torch.tensor([0.0, 0.5, -1.0], requires_grad=True)
+    loss = table()["nn.KLDivLoss"].value()(reduction="sum")
+    loss(torch.tensor([1.0, 0.2, 0.3]), target).backward()
+    assert torch.allclose(target.grad, torch.tensor([-inf, 0.1068528, nan]), equal_nan=True)

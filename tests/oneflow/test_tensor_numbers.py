@@ -4,7 +4,6 @@ import ast
 import csv
 import json
 import math
-import sys
 import warnings
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +15,6 @@ import torchgraph.oneflow as flow
 from torchgraph.porting import names
 from torchgraph.porting.errors import NotPorted
 from torchgraph.porting.names import table
-from torchgraph.porting.tensors import dialect
 
 from .numbers.tensor_expressions import Bench
 
@@ -64,7 +62,7 @@ CALLS = {
 @pytest.fixture(scope="module")
 def bench():
     found = Bench(torch, flow)
-    eval("heard(getframe())", {**found.names, "heard": dialect.heard, "getframe": sys._getframe})
+    eval("flow.ones", {**found.names, "flow": flow})  # whoever asks for a name speaks
     return found
 
 

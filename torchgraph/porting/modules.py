@@ -17,7 +17,7 @@ from typing import Any
 
 from .errors import NotPortedModule
 from .names import namespaces, not_ported, table
-from .tensors import dialect
+from .tensors import dialect, speakers
 
 HERE = "torchgraph.oneflow"
 
@@ -31,7 +31,7 @@ class Namespace(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         # Whoever asks for a name of OneFlow's speaks OneFlow: `//` on tensors truncates there.
-        dialect.heard(sys._getframe(1))
+        speakers.heard(sys._getframe(1), name)
         return looked_up(self.__dict__["_prefix"], name)
 
     def __dir__(self) -> list[str]:
@@ -50,7 +50,7 @@ def root() -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
         sys.meta_path.insert(0, _Refusing())
 
     def get(name: str) -> Any:
-        dialect.heard(sys._getframe(1))
+        speakers.heard(sys._getframe(1), name)
         return looked_up("", name)
 
     return get, partial(listed, "")

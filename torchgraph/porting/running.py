@@ -15,7 +15,7 @@ from ..distributed.words.process import init
 from .devices.on_cpu import read_cuda_as_cpu
 from .modules import import_as_oneflow
 from .processes import begin_with
-from .tensors import dialect
+from .tensors import speakers
 
 _STDIN = "-"
 
@@ -54,7 +54,7 @@ def main() -> None:
 def begin(cpu: bool) -> None:
     """Make this process, and those that it spawns, one for OneFlow's scripts."""
     import_as_oneflow()
-    dialect.all_scripts_speak()
+    speakers.all_scripts_speak()
     if cpu:
         read_cuda_as_cpu()
     begin_with(begin, cpu)

@@ -40,7 +40,7 @@ class Hardtanh(nn.Hardtanh):
     """OneFlow: ``nn.Hardtanh``, which never works in place."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.hardtanh(input, self.min_val, self.max_val)
+        return activations.hardtanh(input, self.min_val, self.max_val)
 
 
 class ReLU6(nn.ReLU6):

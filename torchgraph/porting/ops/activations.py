@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from ..errors import NotPorted
+from ..tensors.elementwise.arithmetic import is_differentiated
 
 
 def implicit_dim(x: Tensor) -> int:
@@ -22,6 +23,24 @@ def softmax(x: Tensor, dim: int | None = None) -> Tensor:
 def log_softmax(x: Tensor, dim: int | None = None) -> Tensor:
     """OneFlow: ``nn.functional.log_softmax``; without ``dim`` it warns of nothing."""
     return torch.log_softmax(x, implicit_dim(x) if dim is None else dim)
+
+
+def hardtanh(
+    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """OneFlow: ``nn.functional.hardtanh``.
+
+    Raises:
+        NotPorted: for a gradient of float64 with bounds that float32 does not hold, with which
+            OneFlow 0.9 gives a gradient outside of them, too.
+    """
+    is_exact = all(torch.tensor(b, dtype=torch.float32).item() == b for b in (min_val, max_val))
+    if input.dtype == torch.float64 and is_differentiated(input) and not is_exact:
+        raise NotPorted(
+            "The gradient of hardtanh of float64 with these bounds is wrong in OneFlow 0.9.",
+            fix="flow.clamp(x, min_val, max_val).",
+        )
+    return functional.hardtanh(input, min_val, max_val, inplace)
 
 
 def gumbel_softmax(

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..errors import NotPorted
+from ..tensors.elementwise.arithmetic import is_differentiated
+
 
 def as_labels(target: Tensor) -> Tensor:
     """Class indices as int64, which torch wants; probabilities stay what they are."""
@@ -41,7 +44,8 @@ def kl_div(
 ) -> Tensor:
     """OneFlow: ``nn.functional.kl_div``; the mean is over elements, of which it does not warn.
 
-    Where a target is 0 or less there is no loss; torch's is NaN for less.
+    Where a target is 0 or less there is no loss, and its gradient is -inf or NaN; torch's loss is
+    NaN for less.
     """
     if log_target:
         loss = target.exp() * (target - input)
@@ -49,6 +53,10 @@ def kl_div(
         is_there = target > 0
         loss = target * (torch.where(is_there, target, 1.0).log() - input)
         loss = torch.where(is_there, loss, 0.0)
+        if is_differentiated(target):
+            # Zeros, whose gradient is -inf where the target is 0, and NaN where it is less.
+            roots = -(target * (target >= 0)).sqrt()
+            loss = loss + torch.where(target == 0, roots, 0.0)
     if reduction == "batchmean":
         return loss.sum() / input.shape[0]
     how = mean_of(loss, reduction)
@@ -71,7 +79,17 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """OneFlow: ``nn.functional.binary_cross_entropy_with_logits``; the fourth is pos_weight."""
+    """OneFlow: ``nn.functional.binary_cross_entropy_with_logits``; the fourth is pos_weight.
+
+    Raises:
+        NotPorted: for a gradient of the target with a pos_weight, another one in OneFlow 0.9.
+    """
+    if pos_weight is not None and is_differentiated(target):
+        raise NotPorted(
+            "The gradient of the target of binary_cross_entropy_with_logits with a pos_weight is"
+            " wrong in OneFlow 0.9.",
+            fix="target.detach().",
+        )
     is_weighted = weight is not None or pos_weight is not None
     how = mean_of(input, reduction) if is_weighted else reduction
     return functional.binary_cross_entropy_with_logits(

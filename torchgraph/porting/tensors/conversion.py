@@ -62,11 +62,6 @@ def format_(self: Tensor, spec: str) -> str:
     return format(self.item(), spec) if not self.dim() else format(represent(self), spec)
 
 
-def zero_(input: Tensor) -> Tensor:
-    """OneFlow: ``zero_``."""
-    return input.zero_()
-
-
 def erfinv_(input: Tensor) -> Tensor:
     """OneFlow: ``erfinv_``."""
     return input.erfinv_()

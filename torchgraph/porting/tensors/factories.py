@@ -203,9 +203,11 @@ def _first_leaf(data: Any) -> Any:
 
 
 def _plain(data: Any) -> Any:
-    """NumPy's float64 numbers as Python's: OneFlow reads them as float32."""
+    """NumPy's float64 numbers and floats in tensors as Python's: OneFlow reads them as float32."""
     if isinstance(data, (list, tuple)):
         return [_plain(one) for one in data]
+    if isinstance(data, Tensor) and not data.dim() and data.is_floating_point():
+        return data.item()
     return float(data) if isinstance(data, numpy.float64) else data
 
 
@@ -213,7 +215,7 @@ def _data(data: Any) -> Any:
     leaf = _first_leaf(data)
     if isinstance(data, (list, tuple)) and isinstance(leaf, Tensor) and leaf.dim():
         return torch.stack([one if isinstance(one, Tensor) else _data(one) for one in data])
-    if isinstance(leaf, (int, float)):
+    if isinstance(leaf, (int, float)) or (isinstance(leaf, Tensor) and leaf is not data):
         return _plain(data)
     if isinstance(data, (list, tuple)) and isinstance(leaf, numpy.ndarray) and not leaf.ndim:
         found = numpy.array(data)  # torch takes numbers alone

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import NotPorted
+
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False) -> Any:
     """OneFlow: ``sort``: stable, and the indices are int32."""
@@ -22,7 +24,13 @@ def argsort(input: Tensor, dim: int = -1, descending: bool | None = False) -> Te
 def topk(
     input: Tensor, k: int, dim: int | None = -1, largest: bool = True, sorted: bool = True
 ) -> Any:
-    """OneFlow: ``topk``: of equal elements the first ones. ``sorted=False`` is sorted, too."""
+    """OneFlow: ``topk``: of equal elements the first ones. ``sorted=False`` is sorted, too.
+
+    Raises:
+        NotPorted: the least of uint8, of which OneFlow 0.9 takes 0 for the greatest.
+    """
+    if input.dtype == torch.uint8 and not largest:
+        raise NotPorted("topk(largest=False) of uint8 is wrong in OneFlow 0.9.", fix="x.int().")
     where = -1 if dim is None else dim
     indices = torch.sort(input.detach(), dim=where, descending=largest, stable=True)[1]
     indices = indices.narrow(where, 0, k) if input.dim() else indices
@@ -52,6 +60,19 @@ def unique(
     return tuple(wanted) if len(wanted) > 1 else values
 
 
+def unique_of(
+    self: Tensor,
+    sorted: bool = True,
+    return_inverse: bool | None = None,
+    return_counts: bool | None = None,
+    dtype: torch.dtype = torch.int32,
+) -> Any:
+    """OneFlow: ``tensor.unique``: a tuple, of one, too, where one of the two flags is given."""
+    found = unique(self, sorted, bool(return_inverse), bool(return_counts), dtype)
+    is_tuple = return_inverse is not None or return_counts is not None
+    return (found,) if is_tuple and isinstance(found, Tensor) else found
+
+
 def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
     """OneFlow: ``nonzero``, where ``as_tuple`` may be positional."""
     return torch.nonzero(input, as_tuple=True) if as_tuple else torch.nonzero(input)
@@ -70,8 +91,8 @@ def searchsorted(
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """OneFlow: ``bincount``, of bools, too, in the dtype of the weights."""
-    found = torch.bincount(input.to(torch.int64), weights, minlength or 0)
+    """OneFlow: ``bincount``, of bools, too, in the dtype of the weights. Of nothing, one 0."""
+    found = torch.bincount(input.to(torch.int64), weights, max(minlength or 0, 1))
     return found if weights is None else found.to(weights.dtype)
 
 

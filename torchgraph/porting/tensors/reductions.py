@@ -1,15 +1,14 @@
-"""Maxima, means, norms, softmax: defaults, dtypes and gradients of ties as in OneFlow."""
+"""Maxima, means, softmax: defaults, dtypes and gradients of ties as in OneFlow."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import NotPorted
-from .elementwise.arithmetic import maximum, minimum
+from .elementwise.arithmetic import is_differentiated, maximum, minimum, nan_where_zero
 
 
 def _extreme(name: str, input: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -60,26 +59,35 @@ def argmin(input: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = N
     return _index("argmin", input, dim, keepdim, dtype)
 
 
-def _total(by: Any, input: Tensor, dim: Any, keepdim: bool, dtype: Any) -> Tensor:
-    if not input.dim() and dtype is None:
-        dtype = input.dtype
-    if dim is None and not keepdim:
-        return cast(Tensor, by(input, dtype=dtype))
-    return cast(Tensor, by(input, dim, keepdim, dtype=dtype))
+def _itself(by: Any, input: Tensor, dim: Any, keepdim: bool) -> Tensor:
+    """The memory of a tensor without dimensions, where torch takes the dim, too."""
+    if dim is not None:
+        by(input, dim, keepdim)
+    return input[...]
 
 
 def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """OneFlow: ``sum``. A tensor without dimensions keeps its dtype."""
-    return _total(torch.sum, input, dim, keepdim, dtype)
+    """OneFlow: ``sum``. A tensor without dimensions keeps its dtype, and is its own sum."""
+    if not input.dim() and dtype in (None, input.dtype):
+        return _itself(torch.sum, input, dim, keepdim)
+    if dim is None and not keepdim:
+        return torch.sum(input, dtype=dtype)
+    return torch.sum(input, dim, keepdim, dtype=dtype)
 
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """OneFlow: ``nansum``. A tensor without dimensions keeps its dtype."""
-    return _total(torch.nansum, input, dim, keepdim, dtype)
+    if not input.dim() and dtype is None:
+        dtype = input.dtype
+    if dim is None and not keepdim:
+        return torch.nansum(input, dtype=dtype)
+    return torch.nansum(input, dim, keepdim, dtype=dtype)
 
 
 def mean(input: Tensor, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
-    """OneFlow: ``mean``. Of nothing it is 0."""
+    """OneFlow: ``mean``. Of nothing it is 0; a tensor without dimensions is its own mean."""
+    if not input.dim() and not kwargs and input.is_floating_point():
+        return _itself(torch.mean, input, dim, keepdim)
     found = (
         torch.mean(input, **kwargs)
         if dim is None and not keepdim
@@ -89,7 +97,10 @@ def mean(input: Tensor, dim: Any = None, keepdim: bool = False, **kwargs: Any) -
 
 
 def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """OneFlow: ``prod``. Integers keep their dtype; several dims; of nothing it is 0."""
+    """OneFlow: ``prod``. Integers keep their dtype; several dims; of nothing it is 0.
+
+    The gradient of an element that is zero is NaN.
+    """
     if not input.dim() and dim not in (None, [], ()):
         return input
     if dtype == torch.bool:
@@ -102,7 +113,11 @@ def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
         dims = [d % input.dim() for d in ([dim] if isinstance(dim, int) else dim)]
     for one in sorted(dims, reverse=True) if input.dim() else []:
         found = torch.prod(found, one, keepdim, dtype=found.dtype)
-    return found if input.numel() else torch.zeros_like(found)
+    if not input.numel():
+        return torch.zeros_like(found)
+    if is_differentiated(input) and input.dim():
+        found = found + nan_where_zero(input).sum(dims, keepdim).to(found.dtype)
+    return found
 
 
 def _no_bool_dim(name: str, dim: Any) -> None:
@@ -113,10 +128,12 @@ def _no_bool_dim(name: str, dim: Any) -> None:
 
 
 def std(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """OneFlow: ``std``. Of a tensor without dimensions it is 0."""
+    """OneFlow: ``std``. Of a tensor without dimensions it is 0; the gradient of 0 is NaN."""
     _no_bool_dim("std", dim)
     if not input.dim() and input.is_floating_point():
         return torch.zeros_like(input)
+    if is_differentiated(input):
+        return torch.sqrt(torch.var(input, dim, *args, **kwargs))
     return torch.std(input, dim, *args, **kwargs)
 
 
@@ -124,31 +141,6 @@ def var(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     """OneFlow: ``var``."""
     _no_bool_dim("var", dim)
     return torch.var(input, dim, *args, **kwargs)
-
-
-def norm(
-    input: Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Tensor:
-    """OneFlow: ``norm``. Of a matrix or of two dims, 1 and inf are norms of matrices.
-
-    Raises:
-        NotPorted: a norm that OneFlow 0.9 lacks.
-    """
-    if dtype is not None and not isinstance(dim, int):
-        raise NotPorted("norm(dtype=) without one dim: OneFlow 0.9 does not regard it.")
-    is_of_all = dim is None and (p in (None, "fro") or (input.dim() < 3 and _is_of_vectors(p)))
-    if is_of_all or p in (None, "fro") or isinstance(dim, int) or (dim is None and input.dim() < 2):
-        order = 2 if p in (None, "fro") else p
-        return cast(Tensor, torch.linalg.vector_norm(input, order, dim, keepdim, dtype=dtype))
-    dims = tuple(range(input.dim())) if dim is None else tuple(dim)
-    if len(dims) != 2 or p not in (1, -1, math.inf, -math.inf):
-        raise NotPorted(f"norm(p={p!r}) over {len(dims)} dims is not in OneFlow 0.9, or another.")
-    found = torch.linalg.matrix_norm(input, p, (dims[0], dims[1]), keepdim)
-    return cast(Tensor, found)
-
-
-def _is_of_vectors(p: Any) -> bool:
-    return isinstance(p, int) and abs(p) > 1
 
 
 def _default_dim(input: Tensor) -> int:

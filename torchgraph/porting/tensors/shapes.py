@@ -11,18 +11,13 @@ from torch import Tensor
 from ..errors import NotPorted
 
 
-def _size(size: tuple[Any, ...]) -> tuple[int, ...]:
+def size_of(size: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
 
 
 def expand(input: Tensor, *size: Any) -> Tensor:
     """OneFlow: ``expand``."""
-    return input.expand(_size(size))
-
-
-def repeat(input: Tensor, sizes: Any) -> Tensor:
-    """OneFlow: ``repeat``."""
-    return input.repeat(sizes)
+    return input.expand(size_of(size))
 
 
 def view(input: Tensor, *shape: Any) -> Tensor:
@@ -32,18 +27,18 @@ def view(input: Tensor, *shape: Any) -> Tensor:
     """
     is_dtype = len(shape) == 1 and isinstance(shape[0], torch.dtype)
     if is_dtype or input.is_contiguous():
-        return input.view(*shape) if is_dtype else input.view(_size(shape))
-    return input.reshape(_size(shape))
+        return input.view(*shape) if is_dtype else input.view(size_of(shape))
+    return input.reshape(size_of(shape))
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = ()) -> Tensor:
     """OneFlow: ``reshape``, with numbers, too."""
-    return torch.reshape(input, _size(sizes) if sizes else tuple(shape))
+    return torch.reshape(input, size_of(sizes) if sizes else tuple(shape))
 
 
 def permute(input: Tensor, *order: Any, dims: Any = ()) -> Tensor:
     """OneFlow: ``permute``, with numbers, too."""
-    return torch.permute(input, _size(order) if order else tuple(dims))
+    return torch.permute(input, size_of(order) if order else tuple(dims))
 
 
 def contiguous(input: Tensor) -> Tensor:
@@ -93,11 +88,6 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """OneFlow: ``squeeze``, where the dim may be None."""
     return torch.squeeze(input) if dim is None else torch.squeeze(input, dim)
-
-
-def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """OneFlow: ``tensor_split``: copies, not views."""
-    return tuple(one.clone() for one in torch.tensor_split(input, indices_or_sections, dim))
 
 
 def broadcast_like(x: Tensor, like_tensor: Tensor, broadcast_axes: Sequence[int] = ()) -> Tensor:
@@ -150,15 +140,34 @@ def matmul(
     return found if alpha == 1 else found * alpha
 
 
+def _refuse_factors(name: str, dtype: torch.dtype, *factors: Any) -> None:
+    is_small = dtype == torch.uint8 and any(one != 1 for one in factors)
+    if is_small or (not dtype.is_floating_point and any(isinstance(f, float) for f in factors)):
+        raise NotPorted(
+            f"{name} of {dtype} with these alpha and beta has other dtypes or numbers in OneFlow.",
+            fix="x.float() first.",
+        )
+
+
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, alpha: Any = 1, beta: Any = 1) -> Tensor:
-    """OneFlow: ``addmm``, where alpha and beta may be positional."""
+    """OneFlow: ``addmm``, where alpha and beta may be positional.
+
+    Raises:
+        NotPorted: of integers, factors that are floats; of uint8, any.
+    """
+    _refuse_factors("addmm", input.dtype, alpha, beta)
     return torch.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
 
 
 def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    """OneFlow: ``baddbmm``. Of integers it is float32."""
+    """OneFlow: ``baddbmm``. Of integers it is float32.
+
+    Raises:
+        NotPorted: of integers, factors that are floats; of uint8, any.
+    """
+    _refuse_factors("baddbmm", input.dtype, alpha, beta)
     found = torch.baddbmm(input, batch1, batch2, beta=beta, alpha=alpha)
     return found if found.is_floating_point() else found.to(torch.float32)
 

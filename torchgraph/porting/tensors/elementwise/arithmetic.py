@@ -149,9 +149,29 @@ def fmod(input: Any, other: Any, *, inplace: bool = False) -> Tensor:
     return input.fmod_(other) if inplace else torch.fmod(input, other)
 
 
+def nan_where_zero(x: Tensor) -> Tensor:
+    """Zeros, whose gradient is zero, and NaN where x is zero."""
+    return x.abs().sqrt() * 0
+
+
+def is_differentiated(x: Any) -> bool:
+    """Whether autograd records what is done with it."""
+    return isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
+
+
 def pow(input: Any, exponent: Any, *, inplace: bool = False) -> Tensor:
-    """OneFlow: ``pow``. Of two integer tensors it is float32."""
+    """OneFlow: ``pow``. Of two integer tensors it is float32; the gradient of 0 ** 0 is NaN."""
     refuse_bools("A power", input, exponent)
+    found = _power(input, exponent, inplace)
+    if not is_differentiated(input) or inplace:
+        return found
+    if isinstance(exponent, Tensor):
+        is_first = (exponent == 0).expand(found.shape)
+        return found + nan_where_zero(torch.where(is_first, input, 1))
+    return found + nan_where_zero(input) if exponent == 0 else found
+
+
+def _power(input: Any, exponent: Any, inplace: bool) -> Tensor:
     if isinstance(input, Tensor) and isinstance(exponent, Tensor):
         a, b = _paired_floats(input, exponent)
         if not a.is_floating_point() and not b.is_floating_point():
@@ -159,6 +179,8 @@ def pow(input: Any, exponent: Any, *, inplace: bool = False) -> Tensor:
         return torch.pow(a, b)
     if not isinstance(input, Tensor) and exponent.dtype == torch.uint8 and input < 0:
         raise NotPorted("A negative number to the power of uint8 wraps around in OneFlow 0.9.")
+    if not isinstance(input, (Tensor, float)) and input == 0 and not exponent.is_floating_point():
+        raise NotPorted("0 to the power of integers is their lowest one in OneFlow 0.9.")
     return input.pow_(exponent) if inplace else torch.pow(input, exponent)
 
 
@@ -173,11 +195,15 @@ def minimum(input: Tensor, other: Tensor) -> Tensor:
 
 
 def atan2(input: Tensor, other: Tensor) -> Tensor:
-    """OneFlow: ``atan2``. A float64 of no dimensions counts."""
+    """OneFlow: ``atan2``. A float64 of no dimensions counts; the gradient at (0, 0) is NaN."""
     dtype = torch.promote_types(input.dtype, other.dtype)
     if not dtype.is_floating_point:
         return torch.atan2(input, other)
-    return torch.atan2(input.to(dtype), other.to(dtype))
+    a, b = input.to(dtype), other.to(dtype)
+    found = torch.atan2(a, b)
+    if is_differentiated(input) or is_differentiated(other):
+        return found + nan_where_zero(a.abs() + b.abs())
+    return found
 
 
 def logaddexp(input: Tensor, other: Tensor) -> Tensor:
@@ -233,6 +259,19 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     """OneFlow: ``addcdiv``, of one dtype where one has no dimensions."""
     _refuse_mixed("addcdiv", input, tensor1, tensor2)
     return torch.addcdiv(input, tensor1, tensor2, value=value)
+
+
+def add_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    """OneFlow: ``tensor.add_`` and ``+=``. A tensor of another dtype is cast to this one's.
+
+    Raises:
+        NotPorted: of floats to uint8, where OneFlow 0.9 saturates what is below zero.
+    """
+    if isinstance(other, Tensor) and other.dtype != input.dtype:
+        if input.dtype == torch.uint8 and other.is_floating_point():
+            raise NotPorted("uint8 += floats saturates in OneFlow 0.9.", fix="x.float() first.")
+        other, alpha = (other if alpha == 1 else other * alpha).to(input.dtype), 1
+    return input.add_(other, alpha=alpha)
 
 
 def div_(input: Tensor, other: Any) -> Tensor:

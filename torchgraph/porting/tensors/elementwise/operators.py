@@ -26,6 +26,7 @@ def _mirrored(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], An
 
 
 add = _operator(arithmetic.add)
+iadd = _operator(arithmetic.add_)
 radd = _mirrored(arithmetic.add)
 sub = _operator(arithmetic.sub)
 rsub = _mirrored(arithmetic.sub)
