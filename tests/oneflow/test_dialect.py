@@ -14,7 +14,7 @@ from torch import nn
 import torchgraph as tg
 import torchgraph.oneflow as flow
 from tests.support import settle
-from torchgraph.porting.tensors import dialect, speakers
+from torchgraph.porting.dialect import members, speakers
 
 X = torch.tensor([-3, 3])
 
@@ -173,5 +173,5 @@ def test_a_graph_records_what_was_meant(speaks, expected):
 
 def test_installing_twice_changes_nothing():
     before = torch.Tensor.to
-    dialect.install()
+    members.install()
     assert torch.Tensor.to is before

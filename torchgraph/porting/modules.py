@@ -15,9 +15,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from .dialect import members, speakers
 from .errors import NotPortedModule
 from .names import namespaces, not_ported, table
-from .tensors import dialect, speakers
 
 HERE = "torchgraph.oneflow"
 
@@ -43,7 +43,7 @@ class Namespace(ModuleType):
 
 def root() -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of `torchgraph.oneflow`, which then has all its modules."""
-    dialect.install()
+    members.install()
     for prefix in namespaces():
         sys.modules.setdefault(f"{HERE}.{prefix}", Namespace(prefix))
     if not any(isinstance(finder, _Refusing) for finder in sys.meta_path):

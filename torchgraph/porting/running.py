@@ -13,9 +13,9 @@ import click
 
 from ..distributed.words.process import init
 from .devices.on_cpu import read_cuda_as_cpu
+from .dialect import speakers
 from .modules import import_as_oneflow
 from .processes import begin_with
-from .tensors import speakers
 
 _STDIN = "-"
 

@@ -8,6 +8,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -20,15 +22,18 @@ from .operation import Stream
 Tensors = list[torch.Tensor]
 _EACH = 2
 """Batches that each worker is ahead."""
+_QUICK = 0.01
+"""Seconds in which a batch is made sooner than it comes from another process, or nearly so."""
 _chosen: int | None = None
 
 
 def set_workers(count: int | None) -> None:
     """How many processes decode for each Graph that reads records; 0: threads of this process.
 
-    None, which it is at the beginning: half of the cores, from one to four. Processes are forked,
-    which scripts without ``if __name__ == "__main__"`` bear; where there is no fork (macOS,
-    Windows) threads do it. Graphs that have begun to read keep theirs.
+    None, which it is at the beginning: the call itself where a batch takes less than 10 ms, else
+    half of the cores, from one to four. What is read is the same. Processes are forked, which
+    scripts without ``if __name__ == "__main__"`` bear; where there is no fork (macOS, Windows)
+    threads do it. Graphs that have begun to read keep theirs.
 
     Raises:
         InvalidOption: it is no count.
@@ -88,10 +93,28 @@ def batches(make: Callable[[Any], Tensors], draws: Iterator[Any]) -> Iterator[Te
 
     Workers end with the iterator. An error comes where its batch would, and again after it.
     """
-    made, keys = _Made(make), _Draws(draws)
-    forks = sys.platform == "linux" and _chosen != 0
-    found = _in_processes(made, keys) if forks else _in_threads(made, keys)
+    made, keys = _Made(make), iter(_Draws(draws))
+    found = _by_time(made, keys) if _chosen is None else _by_workers(made, keys)
     return Stream(_InTurn(found))
+
+
+def _by_workers(made: _Made, keys: Iterator[Any]) -> Iterator[Tensors | _Failed]:
+    forks = sys.platform == "linux" and _chosen != 0
+    return _in_processes(made, keys) if forks else _in_threads(made, keys)
+
+
+def _by_time(made: _Made, keys: Iterator[Any]) -> Iterator[Tensors | _Failed]:
+    """In the call where that is quick, by workers otherwise."""
+    took = []
+    for drawn in islice(keys, 2):
+        begun = perf_counter()
+        found = made[drawn]
+        took.append(perf_counter() - begun)
+        yield found
+    if took and min(took) < _QUICK:
+        yield from map(made.__getitem__, keys)
+    else:
+        yield from _by_workers(made, keys)
 
 
 class _InTurn(Iterator[Tensors]):
@@ -121,7 +144,7 @@ def _end(held: list[Any], process: int) -> None:
         held.clear()
 
 
-def _in_processes(made: _Made, keys: _Draws) -> Iterator[Tensors | _Failed]:
+def _in_processes(made: _Made, keys: Iterator[Any]) -> Iterator[Tensors | _Failed]:
     count = _chosen or max(1, min(4, (os.cpu_count() or 1) // 2))
     loader: DataLoader[Any] = DataLoader(
         made,
@@ -143,7 +166,7 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _in_threads(made: _Made, keys: _Draws) -> Iterator[Tensors | _Failed]:
+def _in_threads(made: _Made, keys: Iterator[Any]) -> Iterator[Tensors | _Failed]:
     count = _chosen or 2
     with ThreadPoolExecutor(count, thread_name_prefix="torchgraph-records") as pool:
         ahead: deque[Future[Any]] = deque()
