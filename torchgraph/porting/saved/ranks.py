@@ -11,6 +11,7 @@ import torch
 from ..._torch.distributed import layouts
 from ..._torch.distributed.held import is_dtensor
 from ..._torch.modules import set_versions, versions_of
+from ...collection import afresh
 from ...distributed.ranks import told_by
 from ...distributed.words.placement import placement
 from ...distributed.words.process import get_rank, get_world_size, init
@@ -60,7 +61,7 @@ def sent(read: Callable[[], Any], source: int) -> Any:
             content = (str(error), None)
     problem, found = told_by(source, content)
     if failed is not None:
-        raise failed
+        raise afresh(failed)
     if problem is not None:
         raise CheckpointFileError(f"Rank {source} cannot read the checkpoint: {problem}")
     return found
