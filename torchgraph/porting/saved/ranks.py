@@ -11,7 +11,6 @@ import torch
 from ..._torch.distributed import layouts
 from ..._torch.distributed.held import is_dtensor
 from ..._torch.modules import set_versions, versions_of
-from ...collection import afresh
 from ...distributed.ranks import told_by
 from ...distributed.words.placement import placement
 from ...distributed.words.process import get_rank, get_world_size, init
@@ -52,16 +51,13 @@ def sent(read: Callable[[], Any], source: int) -> Any:
         return read()
     init()
     content: tuple[str | None, Any] = (None, None)
-    failed: Exception | None = None
     if get_rank() == source:
         try:
             content = (None, read())
         except Exception as error:  # the others wait for this rank, whatever it is
-            failed = error
-            content = (str(error), None)
+            told_by(source, (str(error), None))
+            raise
     problem, found = told_by(source, content)
-    if failed is not None:
-        raise afresh(failed)
     if problem is not None:
         raise CheckpointFileError(f"Rank {source} cannot read the checkpoint: {problem}")
     return found
