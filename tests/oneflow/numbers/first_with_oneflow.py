@@ -25,7 +25,7 @@ def main() -> None:
     for key, compute in rows(flow).items():
         try:
             found[key] = compute()
-        except Exception as error:
+        except Exception as error:  # a result, too
             found[key] = f"{type(error).__name__}: {str(error)[:90]}"
     for key in GRAPHS:
         found[f"GRAPH {key}"] = in_a_process(__spec__.name, key)

@@ -25,7 +25,7 @@ def evaluate(expressions, found):
         for expression in expressions:
             try:
                 value = bench.value(expression)
-            except Exception as error:
+            except Exception as error:  # a result, too
                 value = {"error": type(error).__name__}
             lines.write(json.dumps(value) + "\n")
             lines.flush()

@@ -78,18 +78,18 @@ class Calls(Fed):
                     "OneFlow, which may update such tables by rows or as a whole.",
                     fix="leave is_sparse or enable_amp out.",
                 )
-        for optimizer in () if self._driven else self._optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is None:
-                        continue
-                    if parameter.grad.any():
-                        raise GradPresent(
-                            f"{self._graph_name}: a parameter has a gradient from eager. OneFlow's "
-                            "graph does not update such a parameter.",
-                            fix="call optimizer.zero_grad() before the Graph.",
-                        )
-                    parameter.grad = None
+        for parameter in () if self._driven else self._with_gradients():
+            if parameter.grad.any():
+                raise GradPresent(
+                    f"{self._graph_name}: a parameter has a gradient from eager. OneFlow's graph "
+                    "does not update such a parameter.",
+                    fix="call optimizer.zero_grad() before the Graph.",
+                )
+            parameter.grad = None
+
+    def _with_gradients(self) -> list[Any]:
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        return [one for group in groups for one in group["params"] if one.grad is not None]
 
     @contextmanager
     def _building(self, *, patched: bool = True) -> Iterator[None]:

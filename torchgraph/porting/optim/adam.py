@@ -16,18 +16,35 @@ from .groups import as_groups, fused as fused_kernels
 class _Adam(Dialect, torch.optim.Adam):
     counts = True
 
-    def _set_up(
-        self, params: Iterable[Any], settings: tuple[Any, ...], correct: bool, fused: bool
+    _step_of: type[torch.optim.Optimizer]
+    """torch's class, whose step a group takes that corrects the bias."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        do_bias_correction: bool = True,
+        fused: bool = False,
+        *,
+        contiguous_params: bool = False,
     ) -> None:
-        amsgrad = settings[-1]
         if fused and amsgrad:
             warnings.warn(
-                f"Fused {type(self).__name__} is not supported when amsgrad=True.", stacklevel=3
+                f"Fused {type(self).__name__} is not supported when amsgrad=True.", stacklevel=2
             )
-        groups = as_groups(params, do_bias_correction=correct)
+        groups = as_groups(params, do_bias_correction=do_bias_correction)
         kernels = fused_kernels(groups, type(self).__name__, asked=fused and not amsgrad)
-        super().__init__(groups, *settings, fused=kernels)
-        self.defaults["do_bias_correction"] = correct
+        pair: Any = tuple(betas)
+        super().__init__(groups, lr, pair, eps, weight_decay, amsgrad, fused=kernels)
+        self.defaults["do_bias_correction"] = do_bias_correction
+
+    def update_class(self, group: dict[str, Any]) -> type[torch.optim.Optimizer]:
+        """torch's class where a group takes its step, else this one."""
+        return self._step_of if group["do_bias_correction"] else type(self)
 
     @property
     def support_sparse(self) -> bool:
@@ -82,25 +99,7 @@ class Adam(_Adam):
         ValueError: a number out of its range.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-08,
-        weight_decay: float = 0,
-        amsgrad: bool = False,
-        do_bias_correction: bool = True,
-        fused: bool = False,
-        *,
-        contiguous_params: bool = False,
-    ) -> None:
-        settings = (lr, tuple(betas), eps, weight_decay, amsgrad)
-        self._set_up(params, settings, do_bias_correction, fused)
-
-    def update_class(self, group: dict[str, Any]) -> type[torch.optim.Optimizer]:
-        """torch's class where a group takes its step, else this one."""
-        return torch.optim.Adam if group["do_bias_correction"] else type(self)
+    _step_of = torch.optim.Adam
 
 
 class AdamW(_Adam, torch.optim.AdamW):
@@ -119,22 +118,4 @@ class AdamW(_Adam, torch.optim.AdamW):
         ValueError: a number out of its range.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-08,
-        weight_decay: float = 0,
-        amsgrad: bool = False,
-        do_bias_correction: bool = True,
-        fused: bool = False,
-        *,
-        contiguous_params: bool = False,
-    ) -> None:
-        settings = (lr, tuple(betas), eps, weight_decay, amsgrad)
-        self._set_up(params, settings, do_bias_correction, fused)
-
-    def update_class(self, group: dict[str, Any]) -> type[torch.optim.Optimizer]:
-        """torch's class where a group takes its step, else this one."""
-        return torch.optim.AdamW if group["do_bias_correction"] else type(self)
+    _step_of = torch.optim.AdamW

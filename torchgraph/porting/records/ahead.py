@@ -71,7 +71,7 @@ class _Made(Dataset[Any]):
             return drawn
         try:
             return self._make(drawn)
-        except Exception as error:
+        except Exception as error:  # of a worker: it is raised where the batch would come
             return _Failed.by(error)
 
 
@@ -84,7 +84,7 @@ class _Draws:
     def __iter__(self) -> Iterator[Any]:
         try:
             yield from self._draws
-        except Exception as error:
+        except Exception as error:  # likewise
             yield _Failed.by(error)
 
 

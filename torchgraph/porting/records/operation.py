@@ -22,7 +22,7 @@ class Stream(Iterator[Any]):
             raise self._error.with_traceback(None)
         try:
             return next(self._draws)
-        except Exception as error:
+        except Exception as error:  # whatever ended it, it ends each later call
             self._error = error
             raise
 

@@ -88,11 +88,6 @@ class Pipeline:
         self.refused = ""
         """Why nothing that is not known yet may be read now; empty: it may."""
 
-    @property
-    def is_empty(self) -> bool:
-        """True as long as no `build` has called a data module."""
-        return not self._links
-
     def take(self, micro_batches: int = 1) -> list[torch.Tensor] | None:
         """The tensors of the next step, those of several micro-batches one after the other.
 

@@ -19,8 +19,6 @@ from .values import Records, TensorBuffer, Value, records_in
 
 ENTROPY = random.SystemRandom()
 """Makes the seeds that nobody gave: OneFlow takes them from the system, too."""
-_BUFFERED = 2**20
-"""More places of records than a shuffle buffer is made for at once."""
 
 
 @dataclass(frozen=True)
