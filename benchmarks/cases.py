@@ -12,6 +12,7 @@ from examples.models import GPT, MobileNetV2
 
 from .gpu_cases import GPU_CASES
 from .large_cases import LARGE_CASES
+from .launch_cases import LAUNCH_CASES
 from .work import Case, Work, next_token
 
 
@@ -154,6 +155,7 @@ CASES: dict[str, Case] = {
         ),
         *LARGE_CASES,
         *GPU_CASES,
+        *LAUNCH_CASES,
     )
 }
 SMALL = ("mlp", "conv6", "mobilenet_v2", "gpt")

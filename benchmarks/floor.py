@@ -47,7 +47,7 @@ def busy(step: Callable[[], Any], device: torch.device, steps: int = 5) -> float
     if device.type != "cuda":
         return None
     clock = Clock(device)
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
         seconds = clock.seconds(step, steps)
     spans = sorted(
         (event.time_range.start, event.time_range.end)

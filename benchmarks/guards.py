@@ -160,7 +160,7 @@ def _guards(replay: Replay, work: Work) -> dict[str, Way]:
     assert module is not None, "the compiled guards were not built"
 
     def checking(kind: type[_Checks]) -> Callable[[], None]:
-        checks = kind(module.Checks())
+        checks = kind(guards._new_checks(module))
         guards._compile(checks)
 
         def check() -> None:

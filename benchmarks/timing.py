@@ -67,6 +67,24 @@ class Clock:
             torch.cuda.synchronize(self._device)
 
 
+class EventClock(Clock):
+    """Times calls by events of a GPU: from the beginning of the first to the end of the last.
+
+    What the host does after its last launch is not counted; gaps between kernels are.
+    """
+
+    def seconds(self, call: Callable[[], Any], times: int = 1) -> float:
+        """What ``times`` calls take together."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._wait()
+        start.record()
+        for _ in range(times):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+
 def warm_up(
     clock: Clock, call: Callable[[], Any], *, most: int = 50, longest: float = 5.0
 ) -> float:

@@ -22,7 +22,7 @@ What each means, what triggers it, and the way out. Catch them by class, as in
 `GraphWarning`; many also derive from the built-in class that OneFlow raises in the same place. A
 message says what happened, the line of your code where it did, and the way out.
 
-A call that raises has changed nothing, except where [`StepFailed`](#stepfailed) says that it has.
+One that is raised has changed nothing, except where [`StepFailed`](#stepfailed) says that it has.
 
 Wrong uses are refused where they are written, and change nothing: an option or an argument that is
 misspelt, of another type, out of its range or without a meaning beside another one

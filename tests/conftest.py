@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import signal
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import settings
 from torch.distributions import Distribution
 
 from tests.lower.conftest import interpreted as interpreted
+from torchgraph.calls.looks import schedule
 from torchgraph.record.reads.line_reads import lines_of
 
 torch.set_num_threads(1)
@@ -22,10 +23,6 @@ torch.set_num_threads(1)
 # The same examples each time: what `make test` finds, a change has made.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
-
-# A recording may look for a function among all objects of the process. It need not look among
-# those of torch; what is imported after this, as the tests are, is looked through.
-gc.freeze()
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -53,6 +50,12 @@ def _house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield
     after = _global_state()
     assert after == before, "the test changed global state"
+
+
+@pytest.fixture
+def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call that a program serves is run by it alone: for tests of what it does in which."""
+    monkeypatch.setattr(schedule, "following", lambda *_: sys.maxsize)
 
 
 @pytest.fixture

@@ -305,6 +305,7 @@ def test_each_model_has_a_file_of_its_own(tmp_path: Path):
     assert names == {"step-cpu-mlp-alone.json", "step-cpu-mlp_batch_1-alone.json"}
 
 
+@pytest.mark.slow
 def test_data_parallel(tmp_path: Path):
     chosen = ["--models", "mlp", "--contenders", "DDP,torchgraph aten"]
     result = data_parallel.main(["--quick", *chosen, "--out", str(tmp_path)])

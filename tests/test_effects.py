@@ -86,6 +86,20 @@ def test_functional_batch_norm_is_pure() -> None:
     assert effects.of_target(aten._native_batch_norm_legit_functional.default).pure
 
 
+@pytest.mark.parametrize("op", [aten.native_batch_norm.default, aten.cudnn_batch_norm.default])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("statistics", [True, False])
+def test_a_batch_norm_writes_in_training_the_statistics_that_it_has(
+    op: Any, training: bool, statistics: bool
+) -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    running = (x, x) if statistics else (None, None)
+    found = effects.of(graph.call_function(op, (x, x, x, *running, training, 0.1, 1e-5)))
+    assert found.mutates == (training and statistics)
+    assert found.pure != found.mutates
+
+
 def test_unknown_is_opaque() -> None:
     for target in (torch.nn.functional.relu, lambda x: x, torch.ops.higher_order.cond):
         assert effects.of_target(target).opaque
@@ -109,6 +123,19 @@ def test_attention_draws_for_its_dropout_alone(dropout: tuple[float, ...], rando
     by_name = graph.call_function(op, (x, x, x), {"dropout_p": dropout[0]} if dropout else {})
     assert [effects.of(node).random for node in (by_position, by_name)] == [random, random]
     assert effects.of(by_name).ordered == random
+
+
+@pytest.mark.parametrize(
+    ("dropout", "train", "random"), [(0.0, True, False), (0.1, False, False), (0.1, True, True)]
+)
+def test_an_rnn_draws_in_training_for_its_dropout_alone(
+    dropout: float, train: bool, random: bool
+) -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    settings = (2, 8, 0, 2, False, dropout, train, False, [], None)
+    node = graph.call_function(aten._cudnn_rnn.default, (x, [x], 4, None, x, x, *settings))
+    assert effects.of(node).random == random
 
 
 def test_attention_without_dropout_leaves_the_generator_alone() -> None:

@@ -249,10 +249,15 @@ def _(x):
 
 @raised("StepFailed")
 def _():
-    graph = Function(lambda x: saves(x))  # HERE
-    settle(graph, torch.ones(1))
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = lambda *_: model.bias.data.add_(saves(model.weight[0]))  # noqa: E731  # HERE
+    optimizer.register_step_post_hook(hook)
+    graph = Train(model, optimizer)
+    graph.config.set_look_again("off")
+    settle(graph, torch.ones(1, 1))
     with mock.patch(f"{__name__}.disk_full", True):
-        graph(torch.ones(1))
+        graph(torch.ones(1, 1))
 
 
 @raised("StateDictMismatch")

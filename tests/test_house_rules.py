@@ -20,6 +20,7 @@ from tests.test_house import (
     dotted,
     lines_of,
     module_of,
+    offenders,
     room_of,
     tree,
 )
@@ -123,31 +124,37 @@ IMPORTS_BY_NAME = {
 }
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_nothing_is_imported_by_its_name(path):
+def imported_by_name(path: Path) -> set[str]:
     names = {dotted(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
     calls = {
         node.func.id
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    found = names & {"importlib.import_module"} | calls & {"__import__", "import_module"}
-    module = module_of(path)
-    assert not found or {module, room_of(module)} & IMPORTS_BY_NAME
+    return names & {"importlib.import_module"} | calls & {"__import__", "import_module"}
+
+
+def test_nothing_is_imported_by_its_name():
+    modules = {path: module_of(path) for path in FILES}
+    others = [p for p, name in modules.items() if not {name, room_of(name)} & IMPORTS_BY_NAME]
+    assert offenders(imported_by_name, others) == {}
 
 
 OF_THE_ENVIRONMENT = {"environ", "environb", "getenv", "putenv", "expandvars", "expanduser"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_the_environment_has_one_reader(path):
+def of_the_environment(path: Path) -> set[str]:
     used: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Attribute):
             used.add(node.attr)
         elif isinstance(node, ast.ImportFrom):
             used.update(alias.name for alias in node.names)
-    assert not used & OF_THE_ENVIRONMENT or path.name == "environment.py"
+    return used & OF_THE_ENVIRONMENT
+
+
+def test_the_environment_has_one_reader():
+    assert {*offenders(of_the_environment)} == {"environment.py"}
 
 
 OF_A_GRAPH = {
@@ -168,19 +175,21 @@ OF_A_GRAPH = {
 OF_A_NODE = {"args", "kwargs", "target", "signature"}
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if (PACKAGE / "passes") in p.parents], ids=module_of
-)
-def test_a_pass_writes_no_node(path):
-    def edits() -> Iterator[str]:
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                yield node.func.attr
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                yield f"{node.attr} ="
+def is_stored(node: ast.Attribute, names: set[str]) -> bool:
+    return node.attr in names and isinstance(node.ctx, ast.Store)
 
-    forbidden = OF_A_GRAPH | {f"{name} =" for name in OF_A_NODE}
-    assert set(edits()) & forbidden == set()
+
+def edits(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in OF_A_GRAPH:
+                yield node.func.attr
+        elif isinstance(node, ast.Attribute) and is_stored(node, OF_A_NODE):
+            yield f"{node.attr} ="
+
+
+def test_a_pass_writes_no_node():
+    assert offenders(edits, [p for p in FILES if (PACKAGE / "passes") in p.parents]) == {}
 
 
 def compiled() -> list[Path]:
@@ -198,18 +207,14 @@ def test_no_part_of_a_page_is_over_400_lines():
     assert parts
 
 
-def classes() -> Counter[str]:
-    return Counter(
+def test_a_word_names_one_class():
+    classes = Counter(
         node.name
         for path in FILES
         for node in tree(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
+    words = [
         "Call",
         "Layout",
         "Leaf",
@@ -221,20 +226,17 @@ def classes() -> Counter[str]:
         "Rule",
         "Stage",
         "Value",
-    ],
-)
-def test_a_word_names_one_class(word):
-    assert classes()[word] <= 1
-
-
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_a_docstring_says_what_a_thing_is(path):
-    begins = [
-        node.value.value[:30]
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Expr)
-        if isinstance(node.value, ast.Constant)
-        if isinstance(node.value.value, str)
-        if node.value.value.startswith(("Of ", "As "))
     ]
-    assert begins == []
+    assert {word: classes[word] for word in words if classes[word] > 1} == {}
+
+
+def vague_docstrings(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = node.value.value
+            if isinstance(text, str) and text.startswith(("Of ", "As ")):
+                yield text[:30]
+
+
+def test_a_docstring_says_what_a_thing_is():
+    assert offenders(vague_docstrings) == {}

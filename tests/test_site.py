@@ -113,7 +113,8 @@ def test_defaults_are_those_of_the_code(monkeypatch):
     monkeypatch.delenv("TORCHGRAPH_BACKEND", raising=False)
     for name, default in (
         ("set_backend", "backend"), ("set_compile_timeout", "compile_timeout"),
-        ("set_confirm", "confirm"), ("set_rng", "rng"), ("set_fallback", "fallback"),
+        ("set_confirm", "confirm"), ("set_rng", "rng"), ("set_look_again", "look_again"),
+        ("set_fallback", "fallback"),
         ("set_cache_size", "cache_size"), ("set_gradient_accumulation_steps", "micro_batches"),
         ("enable_straighten_algorithm", "straighten"), ("set_cuda_graph", "cuda_graph"),
     ):  # fmt: skip

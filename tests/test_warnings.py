@@ -22,7 +22,8 @@ def test_warnings_are_one_family():
     assert found == {
         "AttributeReadAndWritten", "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning",
         "ConfirmWarning", "EagerWarning", "ExportWarning", "GraphWarning", "MemoryBudgetWarning",
-        "MovingConstant", "MovingValue", "PaddingWarning", "UnregisteredModuleWarning",
+        "MovingConstant", "MovingValue", "NotRepeatedWarning", "PaddingWarning",
+        "SlowGuardsWarning", "UnknownFunctionWarning", "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)
 

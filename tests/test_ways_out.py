@@ -55,14 +55,14 @@ def trained(loss: Callable[[nn.Module, torch.Tensor], Any]) -> Make:
     return make
 
 
-class Counts(nn.Module):
+class CountsInText(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.calls = 0
+        self.calls = ""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return x * self.calls
+        self.calls += "1"
+        return x * len(self.calls)
 
 
 class CountsInABuffer(nn.Module):
@@ -204,9 +204,9 @@ WAYS = {
         evaluated(lambda x: (x * n for n in range(3))),
         evaluated(lambda x: [x * n for n in range(3)]),
     ),
-    "a counter": Way(
+    "a text that grows": Way(
         errors.AttributeReadAndWritten, "keep the state in a tensor",
-        held(Counts), held(CountsInABuffer),
+        held(CountsInText), held(CountsInABuffer),
     ),
     "a pointer": Way(
         errors.MovingValue, r"queue.index_copy_\(1, \(ptr \+",

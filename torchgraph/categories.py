@@ -24,9 +24,11 @@ class BackendWarning(GraphWarning):
 
 
 class ConfirmWarning(GraphWarning):
-    """A program comes to another result than eager, and is not used.
+    """A program comes to another result than eager, and is not used any more.
 
-    It is a fault of torchgraph, or of a pass that you have inserted.
+    It is a fault of torchgraph, of a pass that you have inserted, of the compiler, or something
+    that the step reads has changed unnoticed. A later call than the first ones was looked at, and
+    the warning says how many calls before it may be wrong: see `config.set_look_again`.
     """
 
 
@@ -56,8 +58,9 @@ class AttributeReadAndWritten(EagerWarning):
     """
 
     fix = (
-        "keep the state in a tensor that is updated in place (in a module: register_buffer); what "
-        "Python decides by may be an argument: step(x, n % 10 == 0)."
+        "keep the state in a tensor that is updated in place (in a module: register_buffer), a "
+        "float in one of dtype=torch.float64; what Python decides by may be an argument: "
+        "step(x, n % 10 == 0)."
     )
 
 
@@ -65,8 +68,8 @@ class MovingConstant(EagerWarning):
     """``x * next(numbers)`` in ``build``: a number or tensor that is another one at each call."""
 
     fix = (
-        "pass it in as a tensor, or keep it in one; what changes seldom may be an attribute of a "
-        "module."
+        "pass it in as a tensor, or keep it in one, a float as torch.tensor(x, "
+        "dtype=torch.float64); what changes seldom may be an attribute of a module."
     )
 
 
@@ -83,6 +86,27 @@ class MovingValue(GraphWarning):
     )
 
 
+class NotRepeatedWarning(GraphWarning):
+    """``print(n)``, ``logger.info(...)`` or ``writer.add_scalar(...)`` in ``build``.
+
+    The calls that record and confirm the step log; a program does not.
+    """
+
+    fix: ClassVar[str] = "return the tensors from the step, and log after the call."
+
+
+class UnknownFunctionWarning(GraphWarning):
+    """``extension.count(n)`` in ``build``, a function of a package in C: a program keeps its value.
+
+    Whether it gives another value next time nobody can see.
+    """
+
+    fix: ClassVar[str] = (
+        "where it computes the same from the same, say so: tg.pure(function); else call it outside "
+        "of the step, and pass what it gives."
+    )
+
+
 class PaddingWarning(GraphWarning):
     """``if len(x) == 1:`` in ``build`` with ``set_shape_buckets(0, [8])``: it is not padded."""
 
@@ -93,3 +117,7 @@ class MemoryBudgetWarning(GraphWarning):
 
 class CacheThrashWarning(GraphWarning):
     """Programs are captured and evicted again and again: inputs or values change too often."""
+
+
+class SlowGuardsWarning(GraphWarning):
+    """``for n in table:`` over a million entries: to look at them takes longer than the program."""

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Counters:
-    """captures: traces of a build; lowers: programs made executable; replays: steps run.
+    """captures: traces of a build; lowers: programs made executable; replays: steps that ran, and
+    those that were looked at.
 
     graph_captures, graph_replays: of CUDA Graphs, one for each part of a step with micro-batches;
     region_compiles: regions that Inductor had to compile; region_loads: regions taken into use.

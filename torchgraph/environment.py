@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from .errors import InvalidOption
 
@@ -148,3 +150,69 @@ def compiler_environment(folder: Path, threads: int) -> dict[str, str]:
     if os.sep in compiler:
         given["CXX"] = os.path.abspath(compiler)
     return given
+
+
+def variable(name: str) -> str | None:
+    """A variable of the environment as it is now; None where there is none."""
+    return os.environ.get(name)
+
+
+def variables() -> tuple[tuple[str, str], ...]:
+    """All of them, in their order."""
+    return tuple(os.environ.items())
+
+
+def _is_asked_here() -> bool:
+    """True where a function of this file asks, through `Mapping.get` perhaps."""
+    frame: FrameType | None = sys._getframe(2)
+    steps = 3
+    while frame is not None and steps:
+        if frame.f_code.co_filename == __file__:
+            return True
+        frame, steps = frame.f_back, steps - 1
+    return False
+
+
+@contextmanager
+def heard(one: Callable[[str], None], every: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, whoever asks for a variable, or sets it, is heard before it happens.
+
+    Args:
+        one: told the name of the variable.
+        every: told that all are asked for.
+    """
+    cls = type(os.environ)
+    before = {name: vars(cls)[name] for name in (*_OF_ONE, *_OF_ALL)}
+    told: list[str] = []
+
+    def tell(name: str, args: tuple[object, ...]) -> None:
+        if name in _OF_ALL:
+            every()
+        elif isinstance(args[0], str):
+            one(args[0])
+
+    def hearing(name: str) -> Callable[..., object]:
+        theirs = before[name]
+
+        def call(held: object, *args: object) -> object:
+            if not told and not _is_asked_here():  # who is told may ask himself
+                told.append(name)
+                try:
+                    tell(name, args)
+                finally:
+                    told.clear()
+            return theirs(held, *args)
+
+        return call
+
+    for name in before:
+        setattr(cls, name, hearing(name))
+    try:
+        yield
+    finally:
+        for name, theirs in before.items():
+            setattr(cls, name, theirs)
+
+
+_OF_ONE = ("__getitem__", "__setitem__", "__delitem__")
+_OF_ALL = ("__iter__",)

@@ -22,7 +22,10 @@ from .categories import (
     MemoryBudgetWarning as MemoryBudgetWarning,
     MovingConstant as MovingConstant,
     MovingValue as MovingValue,
+    NotRepeatedWarning as NotRepeatedWarning,
     PaddingWarning as PaddingWarning,
+    SlowGuardsWarning as SlowGuardsWarning,
+    UnknownFunctionWarning as UnknownFunctionWarning,
     UnregisteredModuleWarning as UnregisteredModuleWarning,
 )
 from .lines import SourceLine as SourceLine, user_frames as user_frames, warn as warn
@@ -297,7 +300,10 @@ class GraphBroken(GraphError):
 
 
 class StepFailed(GraphError):
-    """An op of the program failed while it ran; the cause is attached."""
+    """An op of the program failed where eager cannot take over; the cause is attached."""
+
+    undone = False
+    """True when all is as it was before the call."""
 
 
 class NotCompiled(GraphError):

@@ -262,7 +262,7 @@ class Graph(Bucketing, Shown):
             replay, call, found = self._aside(look, tuple(memory), {})
         options, fallback = self.config.options, self._recordings.fallback
         seconds = self._stage_seconds
-        held = (self._cache, options, seconds, fallback, self._modules)
+        held = (self._cache, options, seconds, fallback, self._looks, self._modules)
         return Report.of(self._graph_name, replay, call, *held, found)
 
     @checked

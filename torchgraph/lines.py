@@ -67,6 +67,14 @@ def is_library(filename: str) -> bool:
 
 
 @functools.cache
+def is_installed(filename: str) -> bool:
+    """True for a file of a package that pip has installed: nobody changes a line of it."""
+    return filename.startswith(
+        tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+    )
+
+
+@functools.cache
 def _is_of_library(filename: str) -> bool:
     """True for a file of a library's that calls an op, as ``torch/nn/modules/linear.py`` does."""
     ours = filename.startswith((_PACKAGE, "<")) or filename in (contextlib.__file__, copy.__file__)
@@ -110,6 +118,20 @@ def user_frames(
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
+
+
+def raised_at(error: BaseException) -> SourceLine | None:
+    """The user's innermost line that ``error`` has come through; None where there is none.
+
+    What Python's library raises is raised by the line that calls it.
+    """
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        if _is_users(trace.tb_frame) and not _is_pythons(trace.tb_frame.f_code.co_filename):
+            code = trace.tb_frame.f_code
+            found = SourceLine(code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return found
 
 
 def in_subscript() -> bool:

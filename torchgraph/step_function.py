@@ -19,10 +19,10 @@ from .live.discovery import Discovered, discover
 from .live.inputs import Call
 from .live.step import Step
 from .options.checking import OWN_CHECK, checked, shown
-from .structure import parts_of_partial
+from .structure import Itself, parts_of_partial
 
 
-class _Steps(dict["StepFunction", "_MethodStep"]):
+class _Steps(dict["StepFunction", "_MethodStep"], Itself):
     """Those of an object, by the function of its class; a copy of the object has its own."""
 
     _end: weakref.ref[Any] | None = None
@@ -104,6 +104,7 @@ class StepFunction(Graph):
     def _look(self) -> None:
         """Take note of what the function names now."""
         found = self._found = discover(self.build)
+        self._recordings.fallback.words = found.words
         self._modules.clear()
         self._modules.update(found.modules)
         known = [*found.optimizers, *self._optimizers]
@@ -129,6 +130,8 @@ class StepFunction(Graph):
             containers=[*found.containers, *attributes, *self._stray_containers()],
             rebound=list(self._rebound.values()),
             replicas=self._replicas,
+            numbers=list(self._numbers.values()),
+            looks=self._looks_at_values,
         )
 
     def _unbound(

@@ -209,8 +209,6 @@ GRAPH = {
         graph(model(x))
         graph(torch.ones(8, 4).to_sparse())
         graph(torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]))
-        evaluation(x, extra=stream)
-        evaluation(x, extra=(n for n in range(3)))
         graph.config.set_shape_buckets(0, [8]); graph()
         graph.config.set_shape_buckets(0, [8]); graph(x, x)
         graph.config.set_shape_buckets(0, [8]); graph(x, X=x)

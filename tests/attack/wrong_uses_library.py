@@ -8,6 +8,8 @@ LIBRARY = {
         tg.step(sgd)
         tg.step(Step)
         tg.step(5)
+        tg.pure(5)
+        tg.pure(None)
         tg.step()
         tg.step(print, 3)
         tg.step(torch.add)

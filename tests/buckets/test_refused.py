@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchgraph as tg
+from tests import cudnn
 from torchgraph.errors import PaddingRefused
 
 from .graphs import Padded
@@ -88,11 +91,12 @@ def test_rows_in_front_of_which_something_stands():
         graph(torch.randn(3, 4))
 
 
-def test_a_state_that_follows_the_rows():
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, cudnn.BatchNorm])
+def test_a_state_that_follows_the_rows(norm):
     class Norm(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm = nn.BatchNorm1d(6)
+            self.norm = norm(6)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.norm(x)
@@ -287,3 +291,21 @@ def test_allowed_with_a_mask(name):
     got = graph(x)
     torch.testing.assert_close(got, expected.detach())
     torch.testing.assert_close(graph.model.weight.detach(), (weight - 0.1 * weight.grad).detach())
+
+
+def test_a_collection_while_a_step_runs_aside_is_none_of_it():
+    """A callback of the collector that asks a clock, as those of profilers do."""
+    asked = []
+
+    def collected(phase, info):
+        asked.append(time.perf_counter())
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collected)
+    gc.set_threshold(1, 1, 1)
+    try:
+        test_training("one nothing by itself")
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collected)
+    assert asked

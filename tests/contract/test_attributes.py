@@ -218,6 +218,7 @@ def test_an_attribute_written_is_left_by_recorded_calls_with_one_warning():
     model = Caches(4, 2)
     model.last = "before"
     graph = Eval(model)
+    graph.config.set_look_again("off")  # or it is left by those that are looked at, too
     batches = data(4)
     with pytest.warns(AttributeWriteWarning, match=r"(?s)model\.last.*# here") as found:
         got = [graph(x) for x in batches]
@@ -268,21 +269,21 @@ def test_an_attribute_that_moves_is_said_once_with_the_line():
     class Counts(nn.Module):
         def __init__(self):
             super().__init__()
-            self.calls = 0
+            self.calls = ""
 
         def forward(self, x):
-            self.calls += 1  # here
-            return x * self.calls
+            self.calls += "1"  # here
+            return x * len(self.calls)
 
     model = Counts()
     graph = Eval(model)
     x = data()[0]
-    words = r"(?s)model\.calls was \d and is \d.*test_attr.*# here.*Fix: keep the state in a tensor"
+    words = r"(?s)calls was '1+' and is '1+'.*test_attr.*# here.*Fix: keep the state in a tensor"
     with pytest.warns(AttributeReadAndWritten, match=words) as found:
         got = [graph(x) for _ in range(8)]
     assert all(torch.equal(y, x * number) for number, y in enumerate(got, start=1))
     assert len(found) == 1
-    assert model.calls == 8
+    assert model.calls == 8 * "1"
 
 
 def test_a_counter_of_a_module_that_nothing_reads_counts_on():

@@ -87,12 +87,12 @@ def test_an_op_that_fails_before_the_first_write_changes_nothing(kind):
         return loss
 
     graph = Function(function, optimizer, model=model)
+    graph.config.set_look_again("off")  # it is about what a program does
     settle(graph, *data())
     ACTION.append(fail)
     before = snapshot(model, optimizer)
-    with pytest.raises(StepFailed, match=r"(?s)out of luck.*Nothing was.*test_broken") as error:
+    with pytest.raises(ValueError, match=r"^out of luck$"):  # eager's, which runs the call
         graph(*data())
-    assert isinstance(error.value.__cause__, ValueError)
     assert same(snapshot(model, optimizer), before)
     ACTION.clear()
     with counters.expect(replays=1):
@@ -156,6 +156,7 @@ def broken_graph():
     model = Net()
     optimizer = ActsLate(model.parameters())
     graph = Train(model, optimizer)
+    graph.config.set_look_again("off")  # it is about what a program does
     for _ in range(STEPS):
         graph(*data())
     saved = copy.deepcopy(graph.state_dict())
@@ -198,6 +199,7 @@ def test_ctrl_c_waits_for_the_end_of_the_step(where):
     optimizer = ActsLate(model.parameters()) if where == "update" else adam(model)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     graph = Train(model, optimizer, scheduler)
+    graph.config.set_look_again("off")  # it is about what a program does
     torch.manual_seed(0)
     twin = Fails()
     other = ActsLate(twin.parameters()) if where == "update" else adam(twin)

@@ -285,6 +285,7 @@ def test_what_the_update_shows_is_raised_by_the_second_call():
     assert same(before, snapshot(model))
 
 
+@pytest.mark.usefixtures("without_looks")
 @pytest.mark.parametrize("mode", ["error", "eager"])
 def test_a_late_surprise_never_raises(mode):
     """Another shape, after programs have served; another way that Python goes."""

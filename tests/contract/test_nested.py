@@ -49,6 +49,7 @@ def test_an_encoder_on_its_fast_path_runs_in_eager():
     assert "TransformerEncoder" in str(graph)
 
 
+@pytest.mark.usefixtures("without_looks")
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
 def test_padding_in_front_has_a_program_that_serves_no_other():
     """torch asks whether the mask is left-aligned, and goes another way."""

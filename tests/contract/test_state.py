@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchgraph as tg
 from tests.contract.models import (
     Eval,
     Function,
@@ -19,7 +20,7 @@ from tests.contract.models import (
     snapshot,
 )
 from tests.support import settle
-from torchgraph.errors import GradPresent
+from torchgraph.errors import EagerWarning, GradPresent
 from torchgraph.testing import counters
 
 
@@ -156,6 +157,36 @@ def test_data_swapped_for_other_memory_is_used():
 
     assert torch.equal(got, eager(twin, other, *data()))
     assert same(model.state_dict(), twin.state_dict())
+
+
+@pytest.fixture
+def in_memory_of_its_own():
+    """A graph whose weight lies in a tensor that is a possible batch, and that tensor."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 8, bias=False)
+    memory = torch.randn(8, 6)
+    model.weight.data = memory
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    graph = tg.train_step(model, nn.functional.mse_loss, optimizer)
+    settle(graph, torch.randn(8, 6), torch.randn(8, 8))
+    return graph, memory
+
+
+def test_memory_that_a_parameter_has_left_may_be_a_batch(in_memory_of_its_own):
+    graph, memory = in_memory_of_its_own
+    graph.model.weight.data = memory.clone()
+    with counters.expect(captures=0, replays=1):
+        graph(memory, torch.randn(8, 8))
+
+
+def test_memory_that_a_parameter_has_come_to_is_no_batch_of_its_program(in_memory_of_its_own):
+    graph, _ = in_memory_of_its_own
+    batch, target = torch.randn(8, 6), torch.randn(8, 8)
+    expected = nn.functional.mse_loss(nn.functional.linear(batch, batch), target)
+    graph.model.weight.data = batch
+    with counters.expect(replays=0), pytest.warns(EagerWarning, match="model.weight"):
+        loss = graph(batch, target)
+    assert torch.equal(loss, expected)
 
 
 def test_optimizer_state_cleared_starts_over():

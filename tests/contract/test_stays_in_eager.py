@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 import warnings
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,23 +17,24 @@ import torchgraph as tg
 from tests.contract.models import same, snapshot
 from torchgraph.errors import CacheThrashWarning, EagerWarning, UnsupportedOutput
 from torchgraph.live.step import Step
+from torchgraph.reasons import Reason
 from torchgraph.testing import counters
 
 
 class Counting:
-    """A loop that does something else in each third call, by a count of its own."""
+    """A loop that does something else in each third call, by a text of its own that grows."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(4, 2)
         self.model.register_buffer("total", torch.zeros(2))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
-        self.calls = 0
+        self.calls = ""
 
     def step(self, x: torch.Tensor) -> dict[str, Any]:
-        self.calls += 1
+        self.calls += "1"
         out = self.model(x)
-        loss = out.square().mean() * (2.0 if self.calls % 3 == 0 else 1.0)
+        loss = out.square().mean() * (2.0 if len(self.calls) % 3 == 0 else 1.0)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -169,3 +173,37 @@ def test_a_model_that_has_grown_is_looked_at_again():
             assert torch.equal(graphed(x), eager(x))
         replays = counters.replays - before + replays * (number > 100)
     assert replays >= 30
+
+
+CALLS = ContextVar("CALLS", default=0)
+
+
+def asks_a_clock(x):
+    return x * (time.time() > 0)
+
+
+def leaves_a_setting(x):
+    CALLS.set(CALLS.get() + 1)
+    return x * 2
+
+
+def catches(x):
+    with contextlib.suppress(RuntimeError):
+        torch.linalg.cholesky(-torch.eye(2) * x.abs().sum())
+    return x * 2
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (asks_a_clock, Reason.PROCESS),
+        (leaves_a_setting, Reason.PROCESS),
+        (catches, Reason.RAISES),
+    ],
+)
+def test_a_reason_says_what_stands_in_the_way(function, reason):
+    step = tg.step(function)
+    for _ in range(12):
+        step(torch.ones(3))
+    assert {one.reason for one in step.report().calls.eager} == {reason}

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import torchgraph as tg
 from tests.contract.loops import Loop, assert_as_eager, mlp, pairs
-from torchgraph.errors import EagerWarning, NoProgram
+from torchgraph.errors import NoProgram
 
 
 def words(count: int) -> Any:
@@ -259,7 +259,7 @@ def test_a_queue_that_moves_on():
     assert_as_eager(make, pairs(8), replayed=6)
 
 
-def test_a_loss_summed_up_in_python_keeps_the_step_in_eager():
+def test_a_loss_summed_up_in_python_is_served():
     def make():
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -275,11 +275,10 @@ def test_a_loss_summed_up_in_python_keeps_the_step_in_eager():
 
         return Loop(step, [model, optimizer, lambda: total])
 
-    with pytest.warns(EagerWarning, match=r"a value that decides .* return it"):
-        assert_as_eager(make, pairs(10), replayed=0)
+    assert_as_eager(make, pairs(10), replayed=7)
 
 
-def test_a_value_that_is_returned_keeps_the_step_in_eager():
+def test_a_value_that_is_returned_is_served():
     def make():
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -293,8 +292,7 @@ def test_a_value_that_is_returned_keeps_the_step_in_eager():
 
         return Loop(step, [model, optimizer])
 
-    with pytest.warns(EagerWarning, match="compute with the tensor, or return it"):
-        assert_as_eager(make, pairs(10), replayed=0)
+    assert_as_eager(make, pairs(10), replayed=7)
 
 
 PARTS = {

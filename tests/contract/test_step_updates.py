@@ -194,4 +194,4 @@ def test_settings_of_a_scaler_that_the_step_updates(setting, value):
         found[8][0][0] = torch.inf
         return found
 
-    assert_as_eager(make, batches, replayed=6)
+    assert_as_eager(make, batches, replayed=7)

@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn import functional
 
 import torchgraph as tg
-from tests.support import thinned
 from torchgraph.errors import CacheThrashWarning, EagerWarning, NoProgram
 
 
@@ -33,8 +32,8 @@ def linear() -> tuple[nn.Module, torch.optim.Optimizer]:
     return net, torch.optim.SGD(net.parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize("shapes", thinned([2, 4, 12], keep=[2, 4]))
-def test_an_item_has_one_cause_for_all_shapes(shapes: int) -> None:
+@pytest.mark.parametrize("shapes", [2, 4])
+def test_an_item_is_served_for_all_shapes(shapes: int) -> None:
     net, optimizer = linear()
 
     @tg.step
@@ -46,10 +45,9 @@ def test_an_item_has_one_cause_for_all_shapes(shapes: int) -> None:
         return loss.item()
 
     found = said(step, lambda number: (torch.randn(3 + number % shapes, 4),), 8 * shapes)
-    assert [one.category for one in found] == [EagerWarning]
-    assert "return loss.item()" in str(found[0].message)
+    assert [one.category for one in found] == [CacheThrashWarning] * (shapes > 8)
     calls = step.report().calls
-    assert calls.recorded <= 8 + 2 * shapes
+    assert calls.recorded <= 1 + 2 * shapes or shapes > 8
 
 
 def test_a_branch_on_data_with_many_shapes_keeps_its_programs() -> None:
@@ -70,7 +68,8 @@ def test_a_branch_on_data_with_many_shapes_keeps_its_programs() -> None:
         return (sign * torch.rand(3 + number % 4, 4),)
 
     assert not said(step, call, 40)
-    assert step.report().calls.programs == 24
+    # Of kinds that come in a row as the first the others are recorded when they come again.
+    assert step.report().calls.programs == 22
 
 
 def trained(x: Any, net: Any, optimizer: Any, loss_of: Any) -> Any:
@@ -86,7 +85,7 @@ def test_an_object_that_is_made_anew_is_named() -> None:
     found = said(
         tg.step(trained), lambda number: (torch.randn(3, 4), net, optimizer, nn.MSELoss()), 20
     )
-    assert [one.category for one in found] == [CacheThrashWarning, EagerWarning]
+    assert [one.category for one in found] == [EagerWarning]
     assert all("args[3] is another MSELoss" in str(one.message) for one in found)
 
 
@@ -99,8 +98,7 @@ def test_a_number_that_moves_is_named() -> None:
 
     found = said(tg.step(step), lambda number: (torch.randn(3, 4), number), 20)
     assert "args[1] was 7 and is 8" in str(found[0].message)
-    assert "args[1] was 15 and is 16" in str(found[1].message)
-    assert len(found) == 2
+    assert len(found) == 1
 
 
 def test_a_tensor_as_an_index_is_told_what_to_write() -> None:
@@ -172,3 +170,19 @@ def test_the_line_that_gives_a_tensor_to_numpy_is_the_users() -> None:
 
     with pytest.raises(NoProgram, match=r"test_what_moves\.py:\d+ in step: return x\[np.argsort"):
         step(torch.randn(8))
+
+
+def test_a_text_that_goes_round_has_a_program_for_each_turn() -> None:
+    linear, state = nn.Linear(2, 2), {"phase": "a"}
+    following = {"a": "b", "b": "c", "c": "a"}
+
+    @tg.step
+    def step(x):
+        state["phase"] = following[state["phase"]]
+        return linear(x) * "abc".index(state["phase"])
+
+    for number in range(1, 16):
+        x = torch.ones(1, 2)
+        assert torch.equal(step(x), linear(x) * (number % 3))
+        assert state["phase"] == "abc"[number % 3]
+    assert step.report().calls.programs >= 6

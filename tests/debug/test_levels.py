@@ -22,6 +22,11 @@ from torchgraph.ir.rewriter import Rewriter
 from torchgraph.nn.graph import GraphModule
 from torchgraph.passes import Pass
 
+pytestmark = [
+    pytest.mark.usefixtures("without_looks"),
+    pytest.mark.filterwarnings("ignore:Replays of the step do not repeat"),
+]
+
 
 def say(line: str) -> None:
     sys.stdout.write(f"{line}\n")

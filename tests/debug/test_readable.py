@@ -13,6 +13,11 @@ from torchgraph.errors import EagerWarning
 
 from .test_rich_tree import trained
 
+pytestmark = [
+    pytest.mark.usefixtures("without_looks"),
+    pytest.mark.filterwarnings("ignore:Replays of the step do not repeat"),
+]
+
 
 def test_what_is_meant_reads_without_colour():
     """Buffers are called so; what passes made begins a line, and goes on indented."""
@@ -62,7 +67,7 @@ def test_none_is_called_none_and_left_out_at_the_end():
             self.model = Picky()
 
         def build(self, x, mask=None):
-            return self.model(None, x, None, None)
+            return self.model(None, x, mask, None)
 
     graph = Step()
     for _ in range(3):

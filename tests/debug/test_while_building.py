@@ -12,6 +12,11 @@ from torch import nn, optim
 import torchgraph as tg
 from torchgraph.nn.graph import GraphModule
 
+pytestmark = [
+    pytest.mark.usefixtures("without_looks"),
+    pytest.mark.filterwarnings("ignore:Replays of the step do not repeat"),
+]
+
 
 def say(line: str) -> None:
     sys.stdout.write(f"{line}\n")

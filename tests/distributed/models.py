@@ -157,7 +157,7 @@ def ran(
     ]
     if isinstance(graph, tg.Graph):
         found["why"] = graph._recordings.fallback.why
-        found["runs"] = sum(replay.runs for replay in graph._cache)
+        found["runs"] = graph._cache.hits
         found["ops"] = [str(node.target) for node in graph.program.nodes] if found["runs"] else []
     return found
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tests.distributed import models
 from tests.distributed.models import OURS, alone, by_ddp, by_graph
 from tests.distributed.spawn import run
+from tests.support import thinned
 
 NAMES = ("mlp", "dropout", "conv", "gpt", "unused")
 WITH_ADAMW = ("mlp", "gpt")
@@ -49,7 +50,7 @@ def _nodes(rank: int) -> list[tuple[str, tuple[int, ...], int]]:
     ]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=thinned([2, 4], keep=[2]))
 def ranks(request) -> list[dict[Any, Any]]:
     return run(_work, request.param)
 

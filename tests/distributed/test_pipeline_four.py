@@ -12,6 +12,8 @@ from tests.distributed.spawn import run
 from torchgraph._torch.distributed.held import is_dtensor, local
 from torchgraph.distributed.away import is_away
 
+pytestmark = pytest.mark.slow  # `make test` has two ranks, in test_pipeline_ranks.py
+
 DEEP = [(0, 0), (1, 1), (2, 2), (3, 3)]
 TWICE = [(0, [0, 1]), (0, [0, 1]), (1, [2, 3]), (1, [2, 3])]
 TWICE_FOUR = [(0, [0, 1]), (1, [2, 3]), (2, [0, 1]), (3, [2, 3])]

@@ -154,6 +154,7 @@ def test_gpt_is_bitwise_eagers(model, kind):
     assert repeated(graph)
 
 
+@pytest.mark.usefixtures("without_looks")
 def test_twelve_layers_need_a_third_of_the_memory():
     def needs(kind):
         torch.manual_seed(0)

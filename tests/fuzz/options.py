@@ -19,7 +19,7 @@ EXACT = (
     "set_cache_size(1)",
     "set_cache_size(2)",
     "set_fallback('eager')",
-    "set_confirm(2)",
+    "set_look_again(2)",
     "set_outputs_buffer_size(40)",
     "enable_gradient_norms()",
 )

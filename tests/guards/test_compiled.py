@@ -217,7 +217,6 @@ def test_exceptions_pass():
         ("elements", ((),)),
         ("elements", ()),
         ("item", ([], "a", 1)),
-        ("item", ({}, 1, 1)),
         ("absent", ({},)),
         ("instance", (1, [], ())),
         ("instance", (1, {}, [])),

@@ -68,7 +68,6 @@ CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
     "dtype": data(torch.Tensor.double),
     "conjugate": data(lambda t: t.to(torch.complex64).conj()),
     "requires_grad": lambda t: t.requires_grad_(False),
-    "gradient": lambda t: setattr(t, "grad", torch.ones_like(t)),
     "class": lambda t: setattr(t, "__class__", nn.Parameter),
     "exchanged": lambda t: torch.utils.swap_tensors(t, torch.zeros(2)),
 }
@@ -166,6 +165,25 @@ def test_gradients_in_memory():
         assert checks.no_gradients()
     (leaf() * tensors[0]).sum().backward()
     assert not checks.no_gradients()
+
+
+def test_gradients_are_known_from_the_comparison():
+    tensors, asked = tuple(leaf() for _ in range(5)), Asked()
+    checks = read_by(tensors=(asked, tensors), leaves=([*tensors],))
+    assert checks.hold()
+    assert checks.bare()
+    for tensor in tensors:
+        for _ in range(3):  # another one after each step
+            tensor.grad = torch.ones_like(tensor)
+            assert checks.hold()
+            assert not checks.bare()
+        tensor.grad = None
+        assert checks.hold()
+        assert checks.bare()
+    assert asked.times == 0
+    checks.leaves([leaf()])
+    assert checks.hold()
+    assert not checks.bare()  # that one was not compared
 
 
 @pytest.mark.parametrize("method", ["tensors", "leaves"])

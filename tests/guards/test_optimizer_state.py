@@ -306,7 +306,7 @@ def test_a_program_that_writes_what_it_does_not_say(monkeypatch: pytest.MonkeyPa
 def test_a_confirming_run_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager has made the step by then: it stands, and the next ones are eager's."""
 
-    def failing(replay: Any, start: Any) -> Any:
+    def failing(*_: Any) -> Any:
         raise ArithmeticError("planted")
 
     monkeypatch.setattr(confirm, "_shadow", failing)

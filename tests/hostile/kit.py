@@ -61,10 +61,6 @@ class Run(NamedTuple):
     last: bool
     """Whether a program has served the last call."""
 
-    def until(self, number: int) -> Run:
-        """The calls before this one."""
-        return self._replace(outcomes=self.outcomes[:number], results=self.results[:number])
-
 
 class Case(NamedTuple):
     """A play, and what is expected of it."""
@@ -72,7 +68,6 @@ class Case(NamedTuple):
     make: Callable[[], Play]
     form: Form
     refused: type[Exception] | None
-    fails: type[Exception] | None
     tolerance: float = 0.0
     """How far numbers may be from eager's; 0 stands for the same bits."""
     serves: bool = False
@@ -85,9 +80,6 @@ class Case(NamedTuple):
             _check_refusal(expected, perform(self.make, self.form, self.refused), self.refused)
             if issubclass(self.refused, NoProgram):
                 _check_same(expected, perform(self.make, partial(self.form, fallback="eager")))
-            return
-        if self.fails:
-            _check_failure(expected, perform(self.make, self.form, self.fails), self.fails)
             return
         found = perform(self.make, self.form)
         _check_same(expected, found, self.tolerance)
@@ -249,18 +241,6 @@ def _check_refusal(expected: Run, found: Run, refused: type[Exception]) -> None:
         assert not (why := _difference(expected.outcomes[0].after, found.outcomes[0].after)), why
 
 
-def _check_failure(expected: Run, found: Run, fails: type[Exception]) -> None:
-    """A later call raises this error where eager raises one; those before it are eager's."""
-    last = len(found.outcomes) - 1
-    before, after, raised = found.outcomes[last]
-    assert isinstance(raised, fails), f"never raised {fails.__name__}"
-    assert expected.outcomes[last].raised, f"eager does not raise in call {last}"
-    _check_same(expected.until(last), found.until(last))
-    if "Nothing was updated" in str(raised):
-        after.pop("result")
-        assert not (why := _difference(before, after)), f"call {last} failed, and changed {why}"
-
-
 def _same(one: Any, other: Any, tolerance: float) -> bool:
     if type(one) is not type(other):
         return False
@@ -301,7 +281,6 @@ class Cases(list[Any]):
         make: Callable[[], Play] | None = None,
         *,
         refused: type[Exception] | None = None,
-        fails: type[Exception] | None = None,
         fault: str | dict[str, str] | None = None,
         forms: str = "step graph",
         serves: bool = False,
@@ -310,22 +289,19 @@ class Cases(list[Any]):
 
         Args:
             refused: the error that the first or the second call raises.
-            fails: the error that a later call raises where eager raises its own.
             fault: of torchgraph, known and not yet mended; in all forms, or by form.
             forms: "step", "graph", or both.
             serves: a program has to serve the last call.
         """
         if make is None:
-            return partial(
-                self, refused=refused, fails=fails, fault=fault, forms=forms, serves=serves
-            )
+            return partial(self, refused=refused, fault=fault, forms=forms, serves=serves)
         seldom = self._is_slow(forms, fault)
         for form in forms.split():
             why = fault.get(form) if isinstance(fault, dict) else fault
             marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
             if seldom and form == "step":
                 marks.append(pytest.mark.slow)
-            case = Case(make, {"step": step, "graph": graph}[form], refused, fails, serves=serves)
+            case = Case(make, {"step": step, "graph": graph}[form], refused, serves=serves)
             self.append(pytest.param(case, id=f"{make.__name__}-{form}", marks=marks))
         return make
 

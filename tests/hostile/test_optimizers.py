@@ -366,7 +366,7 @@ def last_gradients_in_deques():
     return trains(model, optimizer=Mean(model.parameters(), made), calls=pairs(12))
 
 
-@case(forms="step", serves=True)
+@case(forms="step")
 def last_gradients_in_attributes():
     model = net()
     return trains(model, optimizer=Mean(model.parameters(), SimpleNamespace), calls=pairs(12))

@@ -13,7 +13,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from tests.replay.conftest import recording as recording
 from tests.support import replay_of, settle
-from torchgraph.errors import StepFailed
 from torchgraph.lower.write.around import label_of
 
 from .models import Train, batch, trainer
@@ -128,7 +127,7 @@ def test_compiled_code(interpreted, tmp_path):
     assert "forward and backward: region_0" in found
 
 
-def test_a_failure_names_the_line_as_without():
+def test_a_failure_is_put_back_as_without():
     class Index(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -143,11 +142,8 @@ def test_a_failure_names_the_line_as_without():
     ids, y = torch.tensor([0, 1]), torch.zeros(2, 2)
     settle(graph, ids, y)
     before = model.table.weight.detach().clone()
-    with pytest.raises(StepFailed) as raised:
+    with pytest.raises(IndexError, match="out of range"):  # eager's, which runs the call
         graph(torch.tensor([0, 9]), y)
-    assert raised.value.where is not None
-    assert "self.table(ids)" in raised.value.where.text
-    assert "Nothing was updated" in str(raised.value)
     assert torch.equal(model.table.weight, before)
     graph(ids, y)
     assert not torch.equal(model.table.weight, before)

@@ -143,6 +143,7 @@ MOVES = {
 }
 
 
+@pytest.mark.usefixtures("without_looks")
 @pytest.mark.parametrize("name", thinned(MOVES, keep=["swapped"]))
 def test_states_that_change_places(name, cache):
     torch.manual_seed(0)
@@ -191,6 +192,7 @@ def test_a_new_graph_takes_the_code_from_the_disk(cache):
         trained("inductor")
 
 
+@pytest.mark.usefixtures("without_looks")
 def test_auto_switches_at_a_fixed_call_cold_and_warm(empty):
     with counters.expect(region_compiles=1):
         cold, parameters, graph = trained("auto", 8, switch_at=5)
@@ -346,6 +348,7 @@ def test_a_killed_process_takes_a_paused_compiler_along(tmp_path, monkeypatch):
     assert wait_until_gone(child)
 
 
+@pytest.mark.usefixtures("without_looks")
 @needs_pauses
 @pytest.mark.parametrize("short", thinned([True, False], keep=[True]))
 def test_the_compiler_stands_still_beside_a_short_step(empty, monkeypatch, short):

@@ -21,6 +21,7 @@ from torchgraph.ir.program import (
     Signature,
     TensorMeta,
 )
+from torchgraph.lower.halves.halves import halve
 from torchgraph.lower.halves.scan import scan
 from torchgraph.lower.numbers import list_forms
 
@@ -211,3 +212,12 @@ def test_ranks_decide_on_the_host(monkeypatch):
     ((reason, line, _),) = found(step, (CUDA, (2, 3)), (CUDA, ()))
     assert reason == "the ranks decide together on a value that Python has read"
     assert line == 2
+
+
+def test_a_tensor_of_the_cpu_that_is_a_number_has_a_provenance_on_the_device():
+    """As of ``AdamW(lr=torch.tensor(0.01))``: float32 on the CPU, float64 in the numbers."""
+    found = program(lambda x, lr: torch.lerp(x, x + 1, lr), (CUDA, (3,)), (CPU, ()))
+    made = halve(found, CUDA).device
+    read = [node.target for node in made.nodes if node.op == "call_function"]
+    assert read[-3:] == [aten.select.int, aten._to_copy.default, aten.lerp.Tensor]
+    assert all("provenance" in node.meta for node in made.nodes if node.op == "call_function")

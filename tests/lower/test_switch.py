@@ -35,6 +35,7 @@ class Soon(Cost):
     switch_at = 5
 
 
+@pytest.mark.usefixtures("without_looks")
 @pytest.mark.parametrize("switch_at", [5, None], ids=["as set", "as computed"])
 def test_a_resumed_run_switches_where_the_other_did(switch_at, cache, monkeypatch):
     trained("inductor")  # compiled by now: nobody waits below
@@ -81,6 +82,7 @@ def test_the_report_says_that_the_call_was_chosen(empty):
     assert graph.report().backend_plan == "switches to Inductor at call 1,201: switch_at=1,200"
 
 
+@pytest.mark.usefixtures("without_looks")
 def test_a_compiler_that_is_late_is_waited_for(empty, monkeypatch):
     monkeypatch.setattr(switch, "cost", lambda program: Soon())
     with pytest.warns(BackendWarning, match="waits for Inductor at call 6") as seen:

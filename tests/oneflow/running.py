@@ -68,8 +68,13 @@ def _command(script: Path | str, arguments: Sequence[str], *, on_gpu: bool = Fal
     return [sys.executable, "-m", "torchgraph.oneflow", *options, str(script), *arguments]
 
 
+LOADED_FROM = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+"""Variables that say where a GPU's driver is, or what takes its place."""
+
+
 def _environment(home: Path, imports: Path | None) -> dict[str, str]:
     return {
+        **{name: os.environ[name] for name in LOADED_FROM if name in os.environ},
         "PATH": "",
         "HOME": str(home),
         "PYTHONPATH": os.pathsep.join(map(str, filter(None, (ROOT, imports)))),

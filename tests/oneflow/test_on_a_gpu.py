@@ -1,4 +1,4 @@
-"""Excerpts of OneFlow's scripts on a GPU, by `make gpu`. `test_scripts.py` has them on the CPU."""
+"""Excerpts of OneFlow's scripts on a GPU (`make gpu-second`); on the CPU: `test_scripts.py`."""
 
 import math
 

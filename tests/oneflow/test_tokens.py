@@ -84,9 +84,9 @@ def test_a_graph_reads_several_micro_batches_in_a_step(tmp_path):
 
     graph = Sums()
     alone = GPTIndexedBinDataReader(prefix, 4, 36, 2, shuffle=False)
-    sums = [float(one) for _ in range(4) for one in graph()]
+    sums = [float(one) for _ in range(6) for one in graph()]
 
-    assert sums == [float(alone()[:, 0].sum()) for _ in range(12)]
+    assert sums == [float(alone()[:, 0].sum()) for _ in range(18)]
     assert graph.report().calls.programs > 0
 
 

@@ -85,6 +85,19 @@ def like(tensor: Tensor) -> Tensor:
     return fresh.copy_(tensor)
 
 
+def moved_to(device: torch.device, value: Any) -> Any:
+    """A tensor on a device, with the same strides; any other value as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    if not value.numel():
+        return value.to(device)
+    if 0 in value.stride():
+        return value.flatten()[0].to(device).expand_as(value)
+    memory = torch.empty(value.untyped_storage().size() // value.itemsize, dtype=value.dtype)
+    fresh = memory.to(device).as_strided(value.shape, value.stride(), value.storage_offset())
+    return fresh.copy_(value)
+
+
 def laid_out(values: Tensor, layout: str) -> Tensor:
     """The same values, lying in memory in another way."""
     if layout == "expanded" and values.numel():

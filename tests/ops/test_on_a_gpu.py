@@ -1,4 +1,4 @@
-"""Our CUDA kernels against the same ops on the CPU, by `make gpu`."""
+"""Our CUDA kernels against the same ops on the CPU, by `make gpu-second`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.ops.cases import DTYPES, RULES, Case, laid_out, make
+from tests.ops.cases import DTYPES, RULES, Case, laid_out, make, moved_to
 from torchgraph import ops
 from torchgraph.library import definition as library
 from torchgraph.passes.fusions.bce_mean import op as bce
@@ -33,14 +33,7 @@ CLOSE: dict[torch.dtype, dict[str, float]] = {
 
 
 def moved(value: Any) -> Any:
-    """On the GPU, with the same strides."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if not value.numel() or 0 in value.stride():
-        return value.to(CUDA) if not value.numel() else value.flatten()[0].to(CUDA).expand_as(value)
-    memory = torch.empty(value.untyped_storage().size() // value.itemsize, dtype=value.dtype)
-    fresh = memory.to(CUDA).as_strided(value.shape, value.stride(), value.storage_offset())
-    return fresh.copy_(value)
+    return moved_to(CUDA, value)
 
 
 def on_gpu(case: Case, *, steps: bool) -> Case:
@@ -90,18 +83,22 @@ def test_updates(rule, dtype, device_numbers):
             close(got, right)
 
 
+@pytest.mark.parametrize("device_numbers", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_step_with_infinities_writes_nothing(rule):
-    case = on_gpu(make(rule, SHAPES), steps=True)
+def test_a_step_with_infinities_writes_nothing(rule, device_numbers):
+    case = on_gpu(make(rule, SHAPES), steps=device_numbers)
     before = {name: [t.clone() for t in tensors] for name, tensors in case.lists.items()}
-    options = {
-        n: torch.tensor(v, dtype=torch.float64, device=CUDA) for n, v in case.options.items()
-    }
-    found = torch.ones((), device=CUDA)
-    update.writing(rule, device=True)(*case.lists.values(), **options, found_inf=found)
+    options = case.options
+    if device_numbers:
+        options = {n: torch.tensor(v, dtype=torch.float64, device=CUDA) for n, v in options.items()}
+    op = update.writing(rule, device=device_numbers)
+    op(*case.lists.values(), **options, found_inf=torch.ones((), device=CUDA))
     for name, tensors in before.items():
         for got, kept in zip(case.lists[name], tensors, strict=True):
             assert torch.equal(got, kept), name
+    op(*case.lists.values(), **options, found_inf=torch.zeros((), device=CUDA))
+    assert not torch.equal(case.lists["params"][0], before["params"][0])
+    assert all(map(torch.gt, case.lists.get("steps", []), before.get("steps", [])))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:4])

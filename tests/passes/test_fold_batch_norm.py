@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
-from tests import support
+from tests import cudnn as cudnn, support
 from torchgraph.ir.program import Program
 from torchgraph.passes import FoldBatchNorm, run
 
@@ -40,7 +40,7 @@ def folds_without_bias(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any
 
 def folds_as_on_cuda(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any) -> Sequence[Any]:
     y = convolution(x, w, b)
-    return (aten._batch_norm_no_update.default(y, g, beta, m, v, 0.1, 1e-5)[0],)
+    return (aten.cudnn_batch_norm.default(y, g, beta, m, v, False, 0.1, 1e-5)[0],)
 
 
 def no_pattern(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any) -> Sequence[Any]:
@@ -112,6 +112,13 @@ def in_training(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any) -> Se
     return (aten._native_batch_norm_legit_functional.default(y, g, beta, m, v, True, 0.1, 1e-5)[0],)
 
 
+def in_training_as_on_cuda(
+    x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any
+) -> Sequence[Any]:
+    y = convolution(x, w, b)
+    return (aten.cudnn_batch_norm.default(y, g, beta, None, None, True, 0.1, 1e-5)[0],)
+
+
 def transposed(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any) -> Sequence[Any]:
     turned = aten.transpose.int(w, 0, 1)
     return (norm(convolution(x, turned, b, transposed=True), g, beta, m, v)[0],)
@@ -132,6 +139,7 @@ def reads_statistics(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any) 
     [
         (two_readers, "something else reads"),
         (in_training, "training mode"),
+        (in_training_as_on_cuda, "training mode"),
         (transposed, "transposed"),
         (half, "half"),
         (reads_statistics, "statistics"),

@@ -1,17 +1,19 @@
 """What the user's code reads by name: another value is another program, never the old number."""
 
+from types import FunctionType
+
 import pytest
 import torch
 
 from tests.contract.models import Function
-from tests.record import more_worlds, operand_worlds, stack_worlds, worlds
+from tests.record import asked_worlds, more_worlds, operand_worlds, stack_worlds, worlds
 from torchgraph.testing import counters
 
 ALL = [
     make
-    for module in (worlds, more_worlds, stack_worlds, operand_worlds)
+    for module in (worlds, more_worlds, stack_worlds, operand_worlds, asked_worlds)
     for make in list(vars(module).values())
-    if getattr(make, "__annotations__", {}).get("return") == "World"
+    if isinstance(make, FunctionType) and make.__annotations__.get("return") == "World"
 ]
 
 

@@ -32,6 +32,26 @@ def test_of_two_stores_in_one_line_the_one_that_runs_counts():
     assert counters.replays > before
 
 
+def test_a_line_that_moves_a_number_on_and_goes_by_it_reads_it():
+    held, rows, named = SimpleNamespace(n=0, phase=0), [0, ""], {"n": 0, "text": ""}
+
+    def build(x):
+        held.n += 1; held.phase = held.n // 4  # fmt: skip  # noqa: E702 -- in a line
+        rows[0] += 1; rows[1] = "late" if rows[0] > 6 else "soon"  # fmt: skip  # noqa: E702
+        named["n"] += 1; named["text"] = f"{named['n'] // 3}"  # fmt: skip  # noqa: E702
+        return x * 2
+
+    graph = Function(build)
+    graph.config.set_look_again("off")
+    before = counters.replays
+    for n in range(1, 15):
+        graph(torch.ones(2))
+        assert (held.n, held.phase) == (n, n // 4)
+        assert rows == [n, "late" if n > 6 else "soon"]
+        assert named == {"n": n, "text": f"{n // 3}"}
+    assert counters.replays > before
+
+
 def test_a_number_that_a_line_takes_away_is_gone_after_replays():
     held = SimpleNamespace()
 
@@ -82,3 +102,14 @@ def test_a_bound_method_of_a_random_generator_draws_in_each_call(recwarn):
     other = random.Random(3)
     graph = Function(lambda x: x * choice([1.0, 2.0, 4.0]))
     assert_each_call_takes_the_next(graph, lambda _: other.choice([1.0, 2.0, 4.0]))
+
+
+def test_a_class_that_code_without_a_modules_name_makes_is_the_users():
+    made = {"torch": torch}
+    lines = "class Held: n = 0", "def build(x):", " Held.n += 1", " return x * (Held.n // 3)"
+    exec("\n".join(lines), made)
+    graph = Function(made["build"])
+    graph.config.set_look_again("off")
+    for n in range(1, 12):
+        assert graph(torch.ones(1)).item() == n // 3
+        assert made["Held"].n == n

@@ -34,6 +34,7 @@ class Training:
         if "switch_at" in options:  # slots come with the first recorded call
             options["switch_at"] += 2 if isinstance(self.optimizer, optim.SGD) else 3
         self.graph.config.set_backend(backend, **options)
+        self.graph.config.set_look_again("off")  # unless ``configure`` says otherwise
         if configure is not None:
             configure(self.graph)
         torch.manual_seed(1)

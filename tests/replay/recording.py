@@ -1,4 +1,4 @@
-"""A device that records what is asked of it and replays on the CPU, with a GPU's rules.
+"""A device that records what is asked of it and replays op by op, on the CPU with a GPU's rules.
 
 A capture leaves everything as it was and its results meaningless; a replay works on the addresses
 that were captured, whatever became of the tensors; nothing may ask for a value in a capture.
@@ -83,14 +83,15 @@ class _Step:
         self._reached = 0
         memory = [v.untyped_storage() for v in values if isinstance(v, torch.Tensor)]
         before = [storage.clone() for storage in memory]
-        random = torch.get_rng_state()
+        generator = _generator(device.device)
+        random = generator.get_state()
         with _Capturing():
             running = parts(values)
             self.seen: list[torch.Tensor] = []
             while isinstance(part := advance(running), torch.Tensor):
                 self.seen.append(part)
             self.results: Results = part
-        torch.set_rng_state(random)
+        generator.set_state(random)
         for storage, old in zip(memory, before, strict=True):
             storage.copy_(old)
         for result in (*self.seen, *self.results):
@@ -138,3 +139,10 @@ class _Graph:
     def reset(self) -> None:
         self.is_reset = True
         self._step.reset()
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """torch's default one of a device."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator

@@ -10,6 +10,8 @@ from tests.parity.models import ConvNet, Mlp, batches, setup
 from tests.parity.test_optimizers import ELEMENTWISE
 from torchgraph.testing import assert_parity, counters
 
+pytestmark = pytest.mark.usefixtures("without_looks")
+
 
 class Unbiased(ConvNet):
     """The gradient of a bias before a BatchNorm is rounding noise, which Adam makes large."""

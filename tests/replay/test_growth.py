@@ -18,6 +18,8 @@ from tests.parity.models import Mlp, batches
 from tests.support import confirm
 from torchgraph.testing import counters
 
+pytestmark = pytest.mark.usefixtures("without_looks")
+
 FIRST, STEPS = 300, 1000
 ALLOWED = 24 * STEPS
 """Bytes: a float for each step. What torch keeps for reuse fills up in some hundred steps."""

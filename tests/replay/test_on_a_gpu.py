@@ -1,5 +1,6 @@
-"""CUDA Graphs on a GPU, by `make gpu`. What they do is tested on the CPU beside this file."""
+"""CUDA Graphs on a GPU, by `make gpu-second`. The files beside this one test them on the CPU."""
 
+import copy
 import gc
 from typing import Any
 
@@ -26,6 +27,7 @@ OPTIMIZERS = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),
     "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "AdamW": lambda p: optim.AdamW(p, lr=0.01),
+    "AdamW, lr of the CPU": lambda p: optim.AdamW(p, lr=torch.tensor(0.01)),
     "AdamW, capturable": lambda p: optim.AdamW(p, lr=0.01, capturable=True),
     "AdamW, capturable foreach": lambda p: optim.AdamW(p, lr=0.01, capturable=True, foreach=True),
     "NAdam": lambda p: optim.NAdam(p, lr=0.01),
@@ -269,6 +271,73 @@ def test_a_value_that_python_reads(period):
     (losses, left), (expected, right) = found
     assert all(map(torch.equal, losses, expected))
     assert all(map(torch.equal, left, right))
+
+
+def as_eager(model, loss_of, inputs, mode="require"):
+    """Losses, parameters and the generator's state after steps of a Graph, and of eager."""
+    found = []
+    for graphed in (True, False):
+        own = copy.deepcopy(model).cuda()
+        optimizer = optim.SGD(own.parameters(), lr=0.1)
+
+        def train(x, own=own, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = loss_of(own, x)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = tg.step(train) if graphed else train
+        if graphed:
+            step.config.set_backend("aten")
+            step.config.set_cuda_graph(mode)
+        torch.cuda.manual_seed(5)
+        losses = [step(x) for x in inputs]
+        if graphed:
+            assert step.report().cuda_graph.startswith("captured")
+        found.append((losses, list(own.parameters()), torch.cuda.get_rng_state()))
+    return found
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bidirectional": True, "num_layers": 2}, {"bias": False}, {"flattens": True}],
+    ids=["one", "bidirectional", "no bias", "flattens"],
+)
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers_of_cudnn(kind, options, half):
+    """Their weights are parts of one buffer, and what they keep has a size of cuDNN's."""
+    options = dict(options)
+    flattens = options.pop("flattens", False)
+    cells = getattr(nn, kind)(8, 16, batch_first=True, **options)
+
+    def loss_of(own, x):
+        if flattens:
+            own.flatten_parameters()
+        with torch.autocast("cuda", torch.float16, enabled=half):
+            return own(x)[0].float().square().mean()
+
+    inputs = [torch.randn(4, 5, 8, device="cuda") for _ in range(REPLAYED + 3)]
+    got, expected = as_eager(cells, loss_of, inputs)
+    torch.testing.assert_close(got, expected, rtol=1e-3 if half else 1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_attention_in_float32(dropout, looks):
+    """It gives its seed on the CPU, but in a capture, and between the parts of one, on the GPU."""
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=dropout, batch_first=True)
+
+    def loss_of(own, x):
+        found = own(x)
+        loss = found.square().mean()
+        return loss * 2 if looks and bool((loss > 0).item()) else loss
+
+    inputs = [torch.randn(2, 16, 32, device="cuda") for _ in range(REPLAYED + 3)]
+    got, expected = as_eager(layer, loss_of, inputs)
+    assert torch.equal(got[2], expected[2])
+    torch.testing.assert_close(got[:2], expected[:2], rtol=1e-4, atol=1e-5)
 
 
 def test_a_constant_of_the_cpu_moves():

@@ -16,6 +16,8 @@ from tests.replay.recording import Recording
 from torchgraph.library import ValueMoved
 from torchgraph.testing import counters
 
+pytestmark = pytest.mark.usefixtures("without_looks")
+
 __all__ = ["interpreted"]
 
 SETTLED = 4
@@ -223,6 +225,7 @@ READS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("without_looks")
 @pytest.mark.parametrize("name", READS)
 def test_what_is_read(recording: list[Recording], name: str) -> None:
     graph = Reads(READS[name])

@@ -15,6 +15,8 @@ from tests.support import confirm
 from torchgraph.errors import BackendWarning, CudaGraphRefused, InvalidOption
 from torchgraph.testing import counters
 
+pytestmark = pytest.mark.usefixtures("without_looks")
+
 
 class Picks(tg.Graph):
     def build(self, x):

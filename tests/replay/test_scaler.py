@@ -7,6 +7,8 @@ from tests.features.test_covering import Side, Train as Step, data, eager
 from tests.replay import recording as device
 from torchgraph.testing import counters
 
+pytestmark = pytest.mark.usefixtures("without_looks")
+
 
 @pytest.fixture
 def asking(recording, monkeypatch):

@@ -76,7 +76,7 @@ foreach = types.SimpleNamespace(
         name: getattr(torch, f"_foreach_{name}")
         for name in (
             *("add", "add_", "addcdiv_", "addcmul_", "div_", "lerp", "lerp_", "mul", "mul_"),
-            *("neg", "norm", "sign_", "sqrt"),
+            *("copy_", "neg", "norm", "sign_", "sqrt"),
         )
     }
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.torch_version import TorchVersion
 
 from ..environment import environment_kept
 
@@ -219,6 +220,15 @@ def change_config(changes: str) -> None:
     if changes:
         importlib.import_module(_CONFIG)
         exec(changes, {"torch": torch})
+
+
+def flat_indices_are_wrong() -> bool:
+    """True where ``argmax()`` without a dimension may count in the order of memory.
+
+    pytorch/pytorch#193751: of a tensor that is no input of the kernel and not row-major. 2.11, 2.13
+    and nightlies of 2.15 do, where #195063 came after the branch.
+    """
+    return bool(TorchVersion(torch.__version__) < "2.16")
 
 
 def _inductor() -> Any:

@@ -6,8 +6,9 @@ import builtins
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from types import CodeType
 from typing import Any
 from unittest import mock
 
@@ -102,14 +103,44 @@ _NAMES: dict[str, object] = {
     "min": _symbolic_extreme(builtins.min, torch.sym_min),
     "type": Type,
 }
-_put_in: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("_put_in", default=None)
+_PutIn = Callable[[dict[str, Any], "CodeType | None"], None]
+_put_in: ContextVar[_PutIn | None] = ContextVar("_put_in", default=None)
 
 
-def also_in(namespace: dict[str, Any]) -> None:
+def also_in(namespace: dict[str, Any], code: CodeType) -> None:
     """A function runs whose globals these are: it may meet symbols, too, if an update runs."""
     put_in = _put_in.get()
     if put_in is not None:
-        put_in(namespace)
+        put_in(namespace, code)
+
+
+@contextlib.contextmanager
+def standing_in(
+    namespaces: list[dict[str, Any]],
+    names: Callable[[dict[str, Any], CodeType | None], Mapping[str, object]],
+) -> Iterator[None]:
+    """In the block, ``names`` of a namespace stand for others in these, and in those of `also_in`.
+
+    ``names`` is asked once for each code that runs there.
+    """
+    with contextlib.ExitStack() as stack:
+        known: set[tuple[int, int]] = set()
+
+        def put_in(namespace: dict[str, Any], code: CodeType | None) -> None:
+            if (id(namespace), id(code)) not in known:
+                known.add((id(namespace), id(code)))
+                stack.enter_context(standing_for(namespace, names(namespace, code)))
+
+        for namespace in namespaces:
+            put_in(namespace, None)
+        token = _put_in.set(put_in)
+        stack.callback(_put_in.reset, token)
+        yield
+
+
+def _without_own(namespace: dict[str, Any], code: object) -> dict[str, object]:
+    """What stands for builtins where the module has none of that name of its own."""
+    return {name: made for name, made in _NAMES.items() if name not in namespace}
 
 
 @contextlib.contextmanager
@@ -119,18 +150,7 @@ def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        known: set[int] = set()
-
-        def put_in(namespace: dict[str, Any]) -> None:
-            if id(namespace) not in known:
-                known.add(id(namespace))  # where the module has none of its own
-                own = {name: made for name, made in _NAMES.items() if name not in namespace}
-                stack.enter_context(standing_for(namespace, own))
-
-        for namespace in namespaces:
-            put_in(namespace)
-        token = _put_in.set(put_in)
-        stack.callback(_put_in.reset, token)
+        stack.enter_context(standing_in(namespaces, _without_own))
         stack.enter_context(mock.patch.object(math, "pow", _symbolic_power(math.pow)))
         for name in ("sqrt", "exp", "cos", "sin", "tanh", "log2"):
             symbolic = getattr(torch, f"_sym_{name}", None)

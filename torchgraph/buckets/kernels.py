@@ -138,9 +138,6 @@ _ATTENTIONS = (
 )
 
 
-_TRAINED = (*batch_norms.TRAINING, batch_norms.NATIVE.writing, batch_norms.VENDOR.writing)
-
-
 def _pooling() -> dict[str, RowWise]:
     found: dict[str, RowWise] = {}
     for names, spatial in ((_SOUNDS, 1), (_IMAGES, 2), (_VOLUMES, 3)):
@@ -183,8 +180,14 @@ def _attention_places(op: Op) -> Places:
     return _first(3 if causal else 2)
 
 
+_BATCH_NORMS = (*batch_norms.FORWARD, batch_norms.NATIVE.writing, batch_norms.VENDOR.writing)
+_TRAINS = "batch norm computes its statistics over rows of which some are padding"
+
+
 def _batch_norm(op: Op) -> Known:
     """With the running statistics; results after the first do not depend on the batch."""
+    if not batch_norms.evaluates(op.padded):
+        raise Refused(_TRAINS)
     first, *others = op.shapes()
     rows = op.value(op.arg("input"))
     RowWise(("input",), _all_but_channels).check(op)
@@ -198,12 +201,8 @@ def _batch_norm(op: Op) -> Known:
 
 def _batch_norm_backward(op: Op) -> Known:
     if op.arg("train"):
-        raise Refused("batch norm computes its statistics over rows of which some are padding")
+        raise Refused(_TRAINS)
     return RowWise(("grad_out", "input"), _all_but_channels, gradient=True)(op)
-
-
-def _batch_norm_training(op: Op) -> Known:
-    raise Refused("batch norm computes its statistics over rows of which some are padding")
 
 
 def _select_backward(op: Op) -> Known:
@@ -310,8 +309,7 @@ RULES: dict[str, PaddingRule] = {
     "native_group_norm_backward": RowWise(
         ("grad_out", "input", "mean", "rstd"), _first(1), ("N",), gradient=True
     ),
-    **dict.fromkeys(batch_norms.names(batch_norms.EVALUATING), _batch_norm),
-    **dict.fromkeys(batch_norms.names(_TRAINED), _batch_norm_training),
+    **dict.fromkeys(batch_norms.names(_BATCH_NORMS), _batch_norm),
     "native_batch_norm_backward": _batch_norm_backward,
     "constant_pad_nd": RowWise(("self",), _padded_by_constant),
     "pixel_shuffle": RowWise(("self",), _all_but_last(3)),

@@ -9,13 +9,14 @@ from typing import Any
 
 from .._torch.surroundings import ambient, unfollowed
 from ..capture.program_of import Captured
-from ..collection import weakly
+from ..collection import paused, weakly
 from ..history.history import unwritten
 from ..live.inputs import Call
 from ..live.snapshot import Snapshot
 from ..live.step import Step
 from ..options.options import Options
 from ..record.compare.outcome import Outcome
+from ..record.trying import Trying
 from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
 from ..structure import Contents
@@ -43,7 +44,8 @@ class Aside(Compiling):
             weakly(self._options_now),
             weakly(self._give_back, gone=_nothing_left),
         )
-        self._recordings = Recordings(self._cache, weakly(self._take), compiled, self._together)
+        trying = Trying(weakly(self._take), weakly(self._snapshot))
+        self._recordings = Recordings(self._cache, trying, compiled, self._together)
 
     def _options_now(self) -> Options:
         return self.config.options
@@ -126,7 +128,7 @@ class Aside(Compiling):
     def _kept(self, call: Call) -> Iterator[Step]:
         """What runs here is taken back."""
         self._cache.bring_home()
-        with self._scaler_started():
+        with self._scaler_started(), paused():  # callbacks of the collector are none of the step
             step = self._scan()
             contents = Contents(call.args, call.kwargs)
             before, torn = self._snapshot(step, call), self._signals.torn
@@ -146,9 +148,13 @@ class Aside(Compiling):
         owners = [self, *step.modules.values(), *self._optimizers, *scalers]
         owners += self._moved_by_build()
         if call is not None:
-            return Snapshot(owners, [*tensors, *call.tensors])
-        frozen = unwritten(list(self._cache))
-        return Snapshot([*owners, *self._schedulers.parts()], tensors, unwritten=frozen)
+            found = Snapshot(owners, [*tensors, *call.tensors])
+        else:
+            frozen = unwritten(list(self._cache))
+            found = Snapshot([*owners, *self._schedulers.parts()], tensors, unwritten=frozen)
+        for leaf in (step.leaves[position] for position in step.moving):
+            found.keep_number(leaf.root, leaf.path[0], leaf.value)
+        return found
 
     @contextmanager
     def _with_states(self, call: Call) -> Iterator[None]:

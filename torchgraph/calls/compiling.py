@@ -13,6 +13,7 @@ from ..ir.program import Program
 from ..live.inputs import Call, described
 from ..live.micro_batch import split_inputs
 from ..lower import Target
+from ..lower.raising import keep_unread
 from ..passes import pipeline, run
 from ..passes.runner import chosen
 from ..pipeline.lowering import is_pipelined, pipelined
@@ -102,7 +103,9 @@ class Compiling(Stepping):
         options = self.config.options
         accumulates = bool(self._optimizers) and options.micro_batches > 1
         split = split_inputs(call, self.build, options) if accumulates else frozenset()
-        return program_of(outcome, options, split)
+        captured = program_of(outcome, options, split)
+        keep_unread(captured.program)
+        return captured
 
     def _source(self) -> TreeSource:
         return TreeSource(

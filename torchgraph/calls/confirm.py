@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from .. import library
 from .._torch.distributed.held import local
+from ..distributed.came import Came
 from ..ir import effects
-from ..ir.names import key_of, last_of, parameter_of
+from ..ir.aliasing import overlaps_itself
 from ..ir.program import OutputKind, Program, Role
 from ..live.inputs import Call
-from ..live.step import Leaf, Step
+from ..live.step import Leaf
 from ..lower import Target
 from ..options.options import Options
 from ..passes import pipeline, run
 from ..record.compare.batch import Batch
-from ..record.compare.compare import same_bits
+from ..record.compare.compare import returned_otherwise
 from ..record.compare.outcome import Outcome
+from ..record.compare.places import differs_in_places
+from ..record.compare.tolerance import Update, agree, gap_in_words
+from ..record.host.host import Host
 from ..record.ops.threads import OtherThreads
+from ..replay.audit.audit import NotConfirmed
 from ..replay.cuda.graphs import CudaGraphs
-from ..replay.generators import Generators
 from ..replay.replay import Replay
-from ..structure import tensors_in
-
-_ROUNDING = 64
-"""Times the dtype's epsilon: what sums in another order may change."""
+from ..replay.undo import Generators
+from ..structure import Contents, Returned, tensors_in
 
 OTHER_DRAWS = "it draws other random numbers than eager"
+_NO_BATCH = Batch((), (), ())
 
 
 @dataclass
@@ -45,13 +48,20 @@ class Start:
     numbers: dict[str, Any]
     random: Generators
     batch: Batch
+    """What told its arguments from others, where that counts."""
     places: dict[str, Any]
     """What lay where programs take an argument from: gradients, tensors that are carried."""
     others: OtherThreads
 
     @classmethod
-    def of(cls, step: Step, call: Call, replays: list[Replay]) -> Start:
-        """Before a call that one of ``replays`` may have to repeat."""
+    def of(
+        cls,
+        leaves: Iterable[Leaf],
+        call: Call,
+        replays: list[Replay],
+        batch: Batch = _NO_BATCH,
+    ) -> Start:
+        """Before a call that one of ``replays`` may have to repeat. ``leaves``: the states."""
         wanted = {
             out.target
             for one in replays
@@ -64,10 +74,12 @@ class Start:
             for leaf in one.leaves
             if leaf.role is Role.FREE and leaf.fqn in wanted
         }
+        states = [leaf for leaf in leaves if leaf.role not in (Role.INPUT, Role.FREE)]
+        held = [leaf for leaf in states if isinstance(leaf.value, torch.Tensor)]
         # Slots in any case: a wrong program may write another one than it says.
         tensors = {
             leaf.fqn: _copied(leaf.value)
-            for _, leaf in step.tensors()
+            for leaf in held
             if leaf.fqn in wanted or (replays and leaf.role is Role.SLOT)
         }
         hosts = [one.captured.host for one in replays]
@@ -79,12 +91,17 @@ class Start:
                 if fqn in wanted and isinstance(tensor, torch.Tensor):
                     tensors[fqn] = _copied(tensor)
         numbers = {
-            leaf.fqn: leaf.value for leaf in step.leaves if not isinstance(leaf.value, torch.Tensor)
+            leaf.fqn: leaf.read() for leaf in states if not isinstance(leaf.value, torch.Tensor)
         }
-        held = (leaf.value for _, leaf in step.tensors())
-        gpus = {tensor.device for tensor in (*held, *call.tensors) if tensor.is_cuda}
-        random, batch = Generators(gpus), Batch.of(call)
-        return cls(tensors, free, numbers, random, batch, places, OtherThreads())
+        met = (*(leaf.value for leaf in held), *call.tensors)
+        gpus = {tensor.device for tensor in met if tensor.is_cuda}
+        return cls(tensors, free, numbers, Generators(gpus), batch, places, OtherThreads())
+
+    def copied(self) -> Start:
+        """The same, of copies: a program that runs from here writes what it starts from."""
+        tensors = {fqn: _copied(tensor) for fqn, tensor in self.tensors.items()}
+        free = {key: _copied(tensor) for key, tensor in self.free.items()}
+        return replace(self, tensors=tensors, free=free)
 
     def copy_of(self, leaf: Leaf) -> torch.Tensor | None:
         """What ``leaf`` held; None where no program writes it, and for a number."""
@@ -101,6 +118,8 @@ class Start:
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of its own with the same strides; of a DTensor, of its local part."""
     tensor = local(tensor)
+    if tensor.is_contiguous() or overlaps_itself(tensor):
+        return tensor.detach().clone()
     with torch.no_grad():
         made = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
@@ -121,60 +140,135 @@ def blame(options: Options) -> str:
     return "This is a fault of torchgraph: please report it."
 
 
-def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
+class Left(NamedTuple):
+    """What eager has made of a call, besides the live states."""
+
+    returned: Any
+    moved: frozenset[str]
+    """Tensors of optimizers that schedulers write."""
+    came: Came
+    """What its collectives gave."""
+    extra: Sequence[torch.Tensor] | None = None
+    """What a program returns besides; None: what lies in its places tells."""
+    tree: Returned | None = None
+    """What it returned, without the tensors; None where that was compared before."""
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Left:
+        """That of a call which was written down."""
+        return cls(outcome.returned, outcome.host.moved, outcome.tape.came, outcome.extra)
+
+
+class _Run(NamedTuple):
+    """A program over copies of what a call starts from."""
+
+    replay: Replay
+    leaves: dict[str, Leaf]
+    own: dict[str, torch.Tensor]
+    """The arguments, by path."""
+    extended: Call
+    """The call, with what the program takes from places."""
+    copy: Call
+    """Its arguments alone."""
+
+    @classmethod
+    def of(cls, replay: Replay, start: Start, call: Call, *, audited: bool = False) -> _Run:
+        shadow, leaves = _shadow(replay, start, audited)  # it writes the tensors of ``start``
+        names = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
+        extended = replay.captured.host.extended(call, start.places)
+        own = {
+            name: start.tensors.get(name, tensor)
+            for name, tensor in zip(names, extended.tensors, strict=True)
+        }
+        copy = call.over(list(own.values())[: len(call.tensors)])
+        return cls(shadow, leaves, own, extended, copy)
+
+    @property
+    def given(self) -> Call:
+        """The call that the program runs."""
+        return self.copy._replace(tensors=list(self.own.values()))
+
+
+def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
     """What comes out otherwise when the program of ``replay`` runs from ``start``; empty: nothing.
 
-    ``outcome``: what eager has made of the same call; the live states are as it left them.
+    ``left``: what eager has made of the same call; the live states are as it left them.
     """
     gpus = start.random.gpus  # whose kernels may add in any order
     exact = not gpus and all(record.exact for record in replay.program.history)
     held = {} if exact else {leaf.fqn: start.copy_of(leaf) for leaf in replay.leaves}
     before = {fqn: _copied(value) for fqn, value in held.items() if value is not None}
-    shadow, leaves = _shadow(replay, start)  # it writes the tensors of ``start``
-    names = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
-    extended = replay.captured.host.extended(call, start.places)
-    own = {
-        name: start.tensors.get(name, tensor)
-        for name, tensor in zip(names, extended.tensors, strict=True)
-    }
-    copy = call.over(list(own.values())[: len(call.tensors)])
-    after = Generators(gpus)
+    run, captured = _Run.of(replay, start, call), replay.captured
+    copy, after = run.copy, Generators(gpus)
     start.random.put_back()
     try:
-        with _asking_nobody(replay.captured.program, outcome):
-            tensors = shadow.results(copy._replace(tensors=list(own.values())))
+        with _asking_nobody(captured.program, left.came):
+            tensors = run.replay.results(run.given)
         left_random = Generators(gpus)
     finally:
         after.put_back()
     if not left_random.equal(after):
         return OTHER_DRAWS
-    returned = replay.captured.out_tree.made(tensors, copy.args, copy.kwargs)
-    results = _results((outcome.returned, returned), call, copy)
-    besides = zip(outcome.extra, tensors[len(tensors) - len(outcome.extra) :], strict=True)
-    left = [(f"result {number}", *pair) for number, pair in enumerate(besides)]
-    states = _pairs(replay, leaves, own, extended, outcome.host.moved)
-    sent = outcome.tape.came.compared
-    pairs = [(name, *map(_here, pair)) for name, *pair in (*sent, *results, *left, *states)]
-    update = _Update() if exact else _Update.of(pairs, before)
+    contents = None if call.contents is None else Contents(copy.args, copy.kwargs)
+    returned = captured.out_tree.made(tensors, copy.args, copy.kwargs)
+    if left.tree is not None:
+        for apart in returned_otherwise(Returned(returned, contents), left.tree):
+            return apart.what
+    results = _results((left.returned, returned), call, copy)
+    besides = _besides(captured.host, left, tensors, (call, run.given))
+    states = _pairs(replay, run.leaves, run.own, run.extended, left.moved)
+    sent = left.came.compared
+    pairs = [(name, *map(_here, pair)) for name, *pair in (*sent, *results, *besides, *states)]
+    update = Update() if exact else Update.of(pairs, before)
     for name, expected, got in pairs:
-        if not _agree(expected, got, before.get(name), exact, *update.allowed(name)):
+        allowed = (0.0, 0.0) if exact else update.allowed(name)
+        if not agree(expected, got, before.get(name), exact, *allowed):
             drawn = start.others.ran() and not start.random.equal(after)  # between the draws, too
-            return OTHER_DRAWS if drawn else f"{name} differs from eager's{_gap(expected, got)}"
+            what = f"{name} differs from eager's{gap_in_words(expected, got)}"
+            return OTHER_DRAWS if drawn else what
     return ""
 
 
-def _asking_nobody(program: Program, outcome: Outcome) -> AbstractContextManager[None]:
-    """In the block, collectives give what they gave in eager: other ranks may be elsewhere."""
+def miscompiled(replay: Replay, start: Start, call: Call) -> NotConfirmed | None:
+    """How Inductor's code and the `aten` program differ from ``start``, which is written."""
+    run = _Run.of(replay, start, call, audited=True)
+    after = Generators(start.random.gpus)
+    start.random.put_back()
+    try:
+        run.replay.results(run.given)
+    except NotConfirmed as found:
+        return found
+    finally:
+        after.put_back()
+    return None
+
+
+def _besides(
+    host: Host, left: Left, tensors: Sequence[torch.Tensor], calls: tuple[Call, Call]
+) -> Iterator[tuple[str, Any, Any]]:
+    """(name, eager's, the program's) of what a step leaves besides results and states."""
+    if left.extra is None:
+        yield from differs_in_places(host, tensors, *calls)
+        return
+    pairs = zip(left.extra, tensors[len(tensors) - len(left.extra) :], strict=True)
+    for number, pair in enumerate(pairs):
+        yield f"result {number}", *pair
+
+
+def asks_once(program: Program) -> bool:
+    """False where ranks meet before the last micro-batch: nobody has heard that in eager."""
     nodes = list(program.nodes)
     marks = [at for at, node in enumerate(nodes) if node.target is library.accumulated]
-    once = all(
+    return all(
         at > max(marks, default=-1)
         for at, node in enumerate(nodes)
         if effects.of(node).communicates
     )
-    came = outcome.tape.came
-    # Nobody has heard the collectives of micro-batches after the first.
-    return came.repeated() if came and once else nullcontext()
+
+
+def _asking_nobody(program: Program, came: Came) -> AbstractContextManager[None]:
+    """In the block, collectives give what they gave in eager: other ranks may be elsewhere."""
+    return came.repeated() if came and asks_once(program) else nullcontext()
 
 
 def as_eager(replay: Replay, options: Options) -> Replay:
@@ -184,18 +278,20 @@ def as_eager(replay: Replay, options: Options) -> Replay:
     """
     if options.amp is None or options.autocast is not None:
         return replay
-    options = replace(options, amp=None, cuda_graph="off")
+    heuristic = replay.cudnn_heuristic
+    options = replace(options, amp=None, cuda_graph="off", cudnn_heuristic=heuristic)
     program = run(replay.captured.program, pipeline(options), options.passes)
     graphs = CudaGraphs()
     code = graphs.lower(program, "as eager", Target(options))
-    return Replay(replay.captured, code, options, graphs.calls)
+    captured = replace(replay.captured, leaves=list(replay.leaves))
+    return Replay(captured, code, options, graphs.calls)
 
 
-def _shadow(replay: Replay, start: Start) -> tuple[Replay, dict[str, Leaf]]:
+def _shadow(replay: Replay, start: Start, audited: bool) -> tuple[Replay, dict[str, Leaf]]:
     """The program over copies: nothing of the user's is written."""
     leaves = [_alone(leaf, start.value_of(leaf)) for leaf in replay.leaves]
     captured = replace(replay.captured, leaves=leaves)
-    shadow = replay.over(captured)
+    shadow = replay.over(captured, audited=audited)
     return shadow, {leaf.fqn: leaf for leaf in leaves}
 
 
@@ -239,103 +335,3 @@ def _pairs(
             yield fqn, given[fqn], own[fqn]
         elif fqn in live:
             yield fqn, live[fqn].read(), leaves[fqn].read()
-
-
-class _Slot(NamedTuple):
-    kind: str
-    parameter: str
-    value: torch.Tensor
-
-
-def _slot(name: str, value: Any) -> _Slot | None:
-    """None for what is no tensor of an optimizer's."""
-    inexact = isinstance(value, torch.Tensor) and value.is_floating_point()
-    if not key_of(name) or not inexact:
-        return None
-    return _Slot(last_of(name), parameter_of(name), value.detach())
-
-
-def _size(value: torch.Tensor) -> float:
-    return float(value.double().nan_to_num(0, 0, 0).norm())
-
-
-@dataclass(frozen=True)
-class _Update:
-    """What says how far rounding carries through an update of eager's."""
-
-    sizes: Mapping[str, float] = field(default_factory=dict)
-    """The size of the largest of each kind of slot, whose rounding a zero gradient may be."""
-    noise: frozenset[str] = frozenset()
-    """The parameters all of whose slots are no more than that: Adam makes whole steps of it."""
-    reach: float = 0.0
-    """The farthest that an element of any parameter has moved."""
-
-    @classmethod
-    def of(
-        cls, pairs: Sequence[tuple[str, Any, Any]], before: Mapping[str, torch.Tensor]
-    ) -> _Update:
-        """Made of what eager left, and what it found."""
-        kinds: dict[str, list[_Slot]] = {}
-        for name, expected, _ in pairs:
-            if slot := _slot(name, expected):
-                kinds.setdefault(slot.kind, []).append(slot)
-        sizes = {kind: max(_size(slot.value) for slot in slots) for kind, slots in kinds.items()}
-        now = {name: value for name, value, _ in pairs if isinstance(value, torch.Tensor)}
-        loud, quiet = set[str](), set[str]()
-        for slots in kinds.values():
-            squares = all(bool((slot.value >= 0).all()) for slot in slots)
-            own = [(slot, _size(slot.value.sqrt() if squares else slot.value)) for slot in slots]
-            most = max(size for _, size in own)
-            for slot, size in own:
-                like = slot.parameter in now and now[slot.parameter].shape == slot.value.shape
-                if like:  # no counter
-                    rounds = size <= _ROUNDING * torch.finfo(slot.value.dtype).eps * most
-                    (quiet if rounds else loud).add(slot.parameter)
-        moved = (_moved(now[name], before[name]) for name in loud & before.keys())
-        reach = max((float(one.abs().max()) for one in moved if one.numel()), default=0.0)
-        return cls(sizes, frozenset(quiet - loud), reach)
-
-    def allowed(self, name: str) -> tuple[float, float]:
-        """(the size whose rounding may be in a value, how far one that is rounding may be off)."""
-        return self.sizes.get(last_of(name), 0.0), self.reach if name in self.noise else 0.0
-
-
-def _moved(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    return (now.detach().double() - before.double()).nan_to_num(0, 0, 0)
-
-
-def _agree(
-    expected: Any,
-    got: Any,
-    start: torch.Tensor | None,
-    exact: bool,
-    size: float,
-    reach: float,
-) -> bool:
-    if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
-        return type(expected) is type(got) and repr(expected) == repr(got)
-    if (expected.shape, expected.dtype) != (got.shape, got.dtype):
-        return False
-    with torch.no_grad():
-        expected, got = expected.detach(), got.detach()
-        if same_bits(expected, got):
-            return True
-        if exact or not (expected.is_floating_point() or expected.is_complex()):
-            return False
-        wide = torch.complex128 if expected.is_complex() else torch.float64
-        one, other = expected.to(wide), got.to(wide)
-        if not torch.equal(one.isfinite(), other.isfinite()):
-            return False
-        apart = (one - other).nan_to_num(0, 0, 0).norm()
-        moved = 0.0 if start is None else (one - start.to(wide)).nan_to_num(0, 0, 0).norm()
-        size = max(size, float(one.nan_to_num(0, 0, 0).norm()))
-        rounding = _ROUNDING * torch.finfo(expected.dtype).eps * size
-        share = moved + reach * expected.numel() ** 0.5 if reach else 0.05 * moved
-        return bool(apart <= rounding + share)
-
-
-def _gap(expected: Any, got: Any) -> str:
-    if not isinstance(expected, torch.Tensor) or expected.shape != got.shape:
-        return ""
-    gap = (expected.detach().to(torch.complex128) - got.detach().to(torch.complex128)).abs()
-    return f" by up to {gap.max().item():.3g}" if gap.numel() else ""

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import re
+import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..errors import EagerWarning, MovingValue, NoProgram, warn
+from ..errors import (
+    EagerWarning,
+    MovingValue,
+    NoProgram,
+    NotRepeatedWarning,
+    SlowGuardsWarning,
+    UnknownFunctionWarning,
+    warn,
+)
 from ..options.options import Options
+from ..reasons import Reason, reason_of
+from ..record.asked.asking import Said
 from ..record.compare.compare import Difference
 from ..record.compare.outcome import Outcome
 from ..record.compare.pointers import moving_buffer
+from ..replay.replay import Replay
 
+_MOST_LINES = 3
 _ROWS = 50
 """How many kinds of calls are counted apart."""
 
 
-AS_TENSORS = (
-    "pass numbers and arrays that change as tensors (torch.from_numpy), make objects once and "
-    "pass the same ones, and pad inputs to few shapes"
+_NAME = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
+_OUTSIDE, _GRADIENT = re.compile(r"\bfree\.\d+\b"), re.compile(r"\bfree\.\d+\.grad\b")
+"""Tensors of which no name is known."""
+
+_OF_A_NAME = (
+    "read what the step needs of it outside of the step, and keep that alone: in an attribute of "
+    "its own, or as an argument. What a step reads is compared before each call."
 )
-STRANGERS = f"its arguments are others at each call: {AS_TENSORS}"
-"""Why a call is not recorded before another like it comes."""
+_OF_ALL = "give each call more to compute, as by a larger batch."
+_NOT_COMPILED = "the guards are not compiled here, which `torchgraph doctor` tells more about."
 
 
 @dataclass(frozen=True)
@@ -33,6 +51,11 @@ class EagerCalls:
     """Their arguments, in words."""
     why: str
     count: int
+
+    @property
+    def reason(self) -> Reason:
+        """Which of the closed list of reasons it is."""
+        return reason_of(self.why)
 
 
 @contextmanager
@@ -54,6 +77,8 @@ class Fallback:
     def __init__(self) -> None:
         self._said: set[str] = set()
         self._late = False
+        self.words: Mapping[str, str] = {}
+        """What the user calls things that have names of our own."""
         self._eager: Counter[tuple[str, str]] = Counter()
         self.recorded = 0
         """Calls that ran in eager to be recorded, or to confirm a program."""
@@ -66,16 +91,29 @@ class Fallback:
         """The training is under way: programs serve, or a signature is beyond its second call."""
         self._late = True
 
+    @property
+    def late(self) -> bool:
+        """True once the training is under way."""
+        return self._late
+
     def raises(self, options: Options) -> bool:
         """Whether a step that no program can hold is an error: in the first two calls alone."""
         ran = self.recorded + self._eager.total()
         return options.fallback == "error" and not self._late and ran < 2
 
-    def say(self, why: str, about: str, kind: type[EagerWarning]) -> None:
+    def say(self, why: str, about: str, kind: type[EagerWarning], fix: str = "") -> None:
         """Why a step runs in eager; once for whatever signature, and once about ``about``."""
+        why = self.spelled(why)
         if self.is_new(about or why):
-            fix = f"\n  Fix: {kind.fix}" if kind.fix else ""
+            fix = fix or kind.fix
+            fix = f"\n  Fix: {fix}" if fix else ""
             warn(f"The step runs in eager: {why}.{fix}", kind)
+
+    def spelled(self, text: str) -> str:
+        """A text in the user's names."""
+        text = _GRADIENT.sub("the gradient of a tensor from outside", text)
+        text = _OUTSIDE.sub("a tensor from outside", text)
+        return _NAME.sub(lambda found: self.words.get(found[0], found[0]), text)
 
     def warn_of_pointer(self, outcome: Outcome, apart: Difference) -> None:
         """At the third recording: what moves by itself has no end of programs."""
@@ -86,6 +124,41 @@ class Fallback:
                 f"{apart.what}{apart.at}.\n  Fix: {MovingValue.fix}",
                 MovingValue,
             )
+
+    def say_left_out(self, old: Outcome, new: Outcome) -> None:
+        """What both calls did, and no replay does: logs, and functions that nobody knows."""
+        logs = [one for one in new.left_out.logs if one in old.left_out.logs]
+        if logs and self.is_new(NotRepeatedWarning.__name__):
+            warn(
+                f"Replays of the step do not repeat what it logs: {_listed(logs)}.\n"
+                f"  Fix: {NotRepeatedWarning.fix}",
+                NotRepeatedWarning,
+            )
+        unknown = [one for one in new.left_out.unknown if self.is_new(one.what)]
+        if unknown:
+            warn(
+                f"Replays of the step do not call functions whose code is in C, and nobody knows "
+                f"what these go by: {_listed(unknown)}.\n  Fix: {UnknownFunctionWarning.fix}",
+                UnknownFunctionWarning,
+            )
+
+    def warn_of_guards(self, name: str, replay: Replay) -> None:
+        """Where guards outlast their program, once: of what takes longest, and what to do."""
+        outlast = replay.guard_times.outlast(replay.seconds, on_cpu=replay.devices <= {"cpu"})
+        if not outlast or not self.is_new("guards"):
+            return
+        taken, program = replay.guard_times.median or 0.0, statistics.median(replay.seconds)
+        costliest = replay.guards.costliest()
+        most = f"{costliest}, which the step reads" if costliest else "its modules and optimizers"
+        fix = _OF_A_NAME if costliest else _OF_ALL
+        if replay.guards.form == "python":
+            fix = _NOT_COMPILED
+        warn(
+            f"{name}: before each call it takes {1e3 * taken:.2g} ms to look whether its program "
+            f"still fits, and the program itself takes {1e3 * program:.2g} ms on the host. Most of "
+            f"it is {most}.\n  Fix: {fix}",
+            SlowGuardsWarning,
+        )
 
     def is_new(self, about: str) -> bool:
         """True for what was not said before; it counts as said."""
@@ -110,3 +183,9 @@ class Fallback:
     def why(self) -> str:
         """The reason of the most frequent ones; empty where none of them ran."""
         return next((calls.why for calls in self.eager), "")
+
+
+def _listed(said: Sequence[Said]) -> str:
+    shown = ", ".join(map(str, said[:_MOST_LINES]))
+    more = len(said) - _MOST_LINES
+    return f"{shown}, and {more} more" if more > 0 else shown

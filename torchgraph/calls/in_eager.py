@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,12 @@ from ..live.optimizers import step as step_all
 from ..live.scaler import Scaling
 from ..live.step import Step
 from ..options.options import Options
+from ..reasons import Because, Reason
 from ..record.compare.outcome import what_came
 from ..record.history import with_history
 from ..record.host.kept import gradient_of
 from ..record.results import apart
+from ..structure import Contents, Returned
 from .schedule import Schedulers
 
 
@@ -29,13 +31,14 @@ def why_alone(step: Step, call: Call, options: Options, *, updates: bool) -> tup
         updates: the step's optimizers are stepped for it, which begins without gradients.
     """
     if why := unfollowed() or call.apart:
-        return why, False
+        return Because(Reason.AROUND, why), False
     if step.scripted and options.buckets is not None:
-        return "set_shape_buckets pads no step with TorchScript modules", False
+        why = "set_shape_buckets pads no step with TorchScript modules"
+        return Because(Reason.NO_PROGRAM, why), False
     if step.lazy:
-        return "a lazy module has no parameters yet", True
+        return Because(Reason.BEGINNING, "a lazy module has no parameters yet"), True
     if updates and step.has_gradients():
-        return "a parameter or buffer has a .grad", True
+        return Because(Reason.BEGINNING, "a parameter or buffer has a .grad"), True
     return "", False
 
 
@@ -45,9 +48,10 @@ def is_bare(call: Call, options: Options) -> bool:
     return plain and not call.apart and call.unbound is None and not unfollowed()
 
 
-BESIDE = (
+BESIDE = Because(
+    Reason.AROUND,
     "another thread records a step meanwhile, which takes long or waits for this one; two steps "
-    "are not recorded at once"
+    "are not recorded at once",
 )
 """Why a call runs that nothing is done around."""
 
@@ -80,20 +84,51 @@ def in_words(call: Call) -> str:
     return ", ".join(found) or "no tensors"
 
 
-def run_bare(build: Callable[..., Any], call: Call, step: Step) -> Any:
+def run_bare(
+    build: Callable[..., Any],
+    call: Call,
+    step: Step,
+    *,
+    ends: bool,
+    owned: Sequence[torch.Tensor] = (),
+) -> tuple[Any, Returned]:
     """Run a function; its results are detached, and lie in no memory that is written later.
+
+    They come with all that was returned but the tensors.
 
     Args:
         step: of a call before, which knows the states.
+        owned: what no result may lie in the memory of, besides states, gradients and arguments.
+        ends: a result that has a history in eager says so when a ``backward()`` meets it.
 
     Raises:
         UnsupportedOutput.
     """
     step.replicas.spread()
-    came = what_came(build(*call.args, **call.kwargs), call.contents)
+    returned = build(*call.args, **call.kwargs)
+    arguments = (*owned, *call.tensors)
+    return bare_results(returned, call.contents, arguments, step, ends=ends)
+
+
+def bare_results(
+    given: object,
+    contents: Contents | None,
+    others: Sequence[torch.Tensor],
+    step: Step,
+    *,
+    ends: bool,
+) -> tuple[Any, Returned]:
+    """What a function has returned, detached, in no memory that is written later; and all else.
+
+    Args:
+        others: what no result may lie in the memory of, besides states and gradients.
+        ends: as for `run_bare`.
+    """
+    came = what_came(given, contents)
     returned = came.forget()
-    came.ended = with_history(returned)
+    came.ended = with_history(returned) if ends else ()
     states = [leaf.value for _, leaf in step.tensors()]
     gradients = [found for state in states if (found := gradient_of(state)) is not None]
-    owned = filter(has_strides, (*states, *gradients, *call.tensors))
-    return came.made_first(apart(returned, None, owned, lambda tensor: False), call.contents)
+    owned = list(filter(has_strides, (*others, *states, *gradients)))
+    tensors = apart(returned, None, owned, lambda tensor: False)
+    return came.made_first(tensors, contents), came

@@ -25,27 +25,14 @@ _FIRST_WAIT = 64
 """Calls in eager before a value that Python looks at is looked at again; then twice as many."""
 
 
+_OFTEN = 16
+"""Calls in eager between two looks, of two calls each, whether what moved rests, after as many."""
+
 _OTHER_START = "gradients, or tensors that it keeps, are there that were not, or are gone"
+MOST_AGAIN = 3
+"""So many calls are made again with plain numbers; then such calls run in eager."""
 _WORTH = 4
 """Calls that programs have to serve for each recording: it takes longer than eager does."""
-
-
-@dataclass
-class Strangers:
-    """Calls in a row that are each unlike all before them."""
-
-    count: int = 0
-    are_many: bool = False
-    """Too many to record one more before another like it comes."""
-    serves: str = ""
-    """The arguments of the first of too many, in words."""
-
-    def meet(self, known: Signature, options: Options) -> bool:
-        """Count a call; True for one more than are recorded."""
-        self.count = 0 if known.met else self.count + 1
-        known.met = True
-        self.are_many = self.count > 2 * max(options.cache_size, PATIENCE)
-        return self.are_many
 
 
 @dataclass(eq=False)
@@ -77,10 +64,14 @@ class Signature:
     """Raised by the next call, before anything runs."""
     eager: str = ""
     """Why its calls run in eager."""
+    plain: str = ""
+    """Why a call of it had to be made again, with numbers that stay plain ones."""
+    made_again: int = 0
+    """How often that was so."""
     serves: str = ""
     """Its arguments in words, once a call of it has run."""
-    met: bool = False
-    """A call of it has come."""
+    number: int = 0
+    """Which it is of those whose calls have come; 0 before the first."""
     calls: int = 0
     """That were made and written down."""
     until: Read | Name | None = None
@@ -93,6 +84,8 @@ class Signature:
     """By a program, at least once."""
     _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
     """How often each program had run at the last recording."""
+    _looks: int = 0
+    """Calls since it runs in eager for what may come to rest."""
     _waits: int = 0
     """Calls that are still to run in eager before the next is recorded; 0 for all."""
     _wait: int = _FIRST_WAIT
@@ -121,6 +114,11 @@ class Signature:
         """Let the calls run in eager for a while: what moves may come to rest."""
         self._waits, self._wait = self._wait, 2 * self._wait
 
+    def rest(self, why: str) -> None:
+        """Let those that no program serves run in eager for a while."""
+        self.eager, self.disturbed = why, 0
+        self.wait()
+
     def stays_eager(self, raises: bool) -> bool:
         """True for a call that runs in eager once more, and need not be looked at.
 
@@ -138,7 +136,8 @@ class Signature:
             if not self._waits:
                 self.eager, self.others, self.idle = "", 0, 0
                 self.restless, self.restless_constants = min(self.restless, _AGAIN), 0
-        if self.until is None:
+        self._looks += 1
+        if self.until is None or (self._looks > _OFTEN and self._looks % _OFTEN > 1):
             return
         if isinstance(self.until, Name):
             rests = self.until.holds()
@@ -148,6 +147,7 @@ class Signature:
             rests = same_attribute(vars(owner), name, value)
             self.until = path, owner, name, vars(owner).get(name)
         if rests:
+            self._looks = 0
             self.until, self.eager, self.restless, self.restless_constants = None, "", 0, 0
 
 
@@ -231,3 +231,8 @@ class Taken(NamedTuple):
         """Count the recordings that are not the same from here on."""
         if self.lesson is not None:
             self.lesson.known.restless = self.lesson.known.restless_constants = 0
+
+
+def words(error: Exception) -> str:
+    """``TypeError: what it says``."""
+    return f"{type(error).__name__}: {error}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from .._torch.surroundings import casts_stay
 from ..collection import afresh
 from ..errors import (
     ConfirmWarning,
@@ -23,6 +24,7 @@ from ..live.arguments import Arguments, in_a_state
 from ..live.inputs import Call
 from ..live.step import Step
 from ..options.options import Options
+from ..reasons import Because, Reason
 from ..record.compare.batch import Batch, Doubt
 from ..record.compare.compare import Difference, Kind, difference
 from ..record.compare.foreseen import foreseen
@@ -32,10 +34,20 @@ from ..record.ops.generators import ELSEWHERE
 from ..record.tape.watch import warn_written
 from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
-from .confirm import OTHER_DRAWS, Start, as_eager, blame, unlike
-from .fallback import AS_TENSORS, STRANGERS, Fallback
-from .lessons import PATIENCE, Draft, Drifting, Lesson, Signature, Strangers, Taken
+from .confirm import OTHER_DRAWS, Left, Start, as_eager, blame, unlike
+from .fallback import Fallback
+from .lessons import (
+    MOST_AGAIN,
+    PATIENCE,
+    Draft,
+    Drifting,
+    Lesson,
+    Signature,
+    Taken,
+    words,
+)
 from .ranks.together import NOT_THERE, Together
+from .strangers import STRANGERS, Strangers
 
 _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
@@ -61,6 +73,8 @@ class Recordings:
         self._together = together
         self.signatures: dict[Hashable, Signature] = {}
         self._strangers = Strangers()
+        self._advice = ""
+        """What was said of calls that are each unlike those before them."""
         self._last: Arguments | None = None
         """Those of the last recorded call."""
         self._drifting = Drifting()
@@ -71,6 +85,11 @@ class Recordings:
         """Forget everything."""
         for held in (self.signatures, self._doubts, self._drifting, self.fallback):
             held.clear()
+        self._strangers, self._advice = Strangers(), ""
+
+    def begin_anew(self) -> None:
+        """Options are others: calls are new that are unlike none of those before."""
+        self._strangers = Strangers()
 
     def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
         """Run a call that no program serves; `learn` is to follow, when all is as the call left it.
@@ -85,25 +104,32 @@ class Recordings:
             stands = not isinstance(known.refused, NoProgram) or self.fallback.raises(options)
             if stands and not self._cache.holds(key):
                 raise afresh(known.refused)
-            self._stay_eager(known, known.refused.reason)
+            self._stay_eager(known, Reason.NO_PROGRAM, known.refused.reason)
         known.look_again()
         if known.eager:
             known.serves = (taken := self.alone(step, call, known.eager)).outcome.serves
             return taken
-        too_many = self._strangers.meet(known, options)
+        too_many = self._strangers.meet(known, options, late=self.fallback.late)
+        too_many = too_many and not self.fallback.raises(options)  # the first two calls are tried
+        why = self._strangers.why(self._last, call) if too_many else ""
         moved = "" if self._last is None else self._last.moved(call)
         self._last = Arguments(call)
         if too_many:
-            why = f"its arguments are others at each call ({moved}): {AS_TENSORS}"
-            self.fallback.say(why, STRANGERS, EagerWarning)
-            self._strangers.serves = (taken := self.alone(step, call, STRANGERS)).outcome.serves
+            if self._strangers.are_many:
+                self.fallback.say(why, STRANGERS, EagerWarning)
+                self._advice = self._advice or why
+            taken = self.alone(step, call, self._advice or STRANGERS)
+            self._strangers.serves = taken.outcome.serves
             return taken
+        if known.made_again >= MOST_AGAIN:
+            return self.alone(step.without_numbers(), call, known.plain, said=False)
         if why := in_a_state(step, call):
             return self.alone(step, call, why, said=False)
         doubted = self._doubted(key, call)
         drafts = [*known.drafts, *doubted]
         why_not = self._cache.why_not(key)
-        start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
+        held = [one.replay for one in drafts if one.replay is not None]
+        start = Start.of(step.leaves, call, held, Batch.of(call))
         outcome = self._take(step, call, True, self.fallback.raises(options))
         self.fallback.count(outcome.serves, outcome.eager)
         known.recorded()
@@ -115,15 +141,29 @@ class Recordings:
     def stays_eager(self, key: Any, options: Options) -> str | None:
         """The arguments in words of a call that runs in eager, counted; None where it may not."""
         known = self.signatures.get(key)
-        if known is None and self._strangers.are_many and self._strangers.serves:
-            self._strangers.meet(self._signature(key, options), options)
-            serves, why = self._strangers.serves, STRANGERS
-        elif known is not None and known.stays_eager(self.fallback.raises(options)):
-            serves, why = known.serves, known.eager
-        else:
-            return None
+        if known is None and self._strangers.are_many and not self._cache.holds(key):
+            known = self._signature(key, options)
+        return None if known is None else self.stays(known, options)
+
+    def stays(self, known: Signature, options: Options) -> str | None:
+        """The same of a call of a signature that has no program."""
+        serves, why = known.serves, known.eager
+        if not known.stays_eager(self.fallback.raises(options)):
+            serves, why = self._strangers.serves, self._advice or STRANGERS
+            if not (self._strangers.are_many and serves):
+                return None
+            if not self._strangers.meet(known, options, late=self.fallback.late):
+                return None
         self.fallback.count(serves, why)
         return serves
+
+    def drop_failing(self, key: Any, why: str, options: Options) -> None:
+        """Let calls stay in eager of which most have made a program fail."""
+        for replay in [one for one in self._cache if one.undo.fails_mostly(one.runs)]:
+            self._drop(replay)
+            known = self._signature(key, options)
+            self._stay_eager(known, Reason.RAISES, f"at most calls {why}")
+            known.wait()
 
     def unbound(self, key: Any, error: UnsupportedInput, options: Options) -> None:
         """Let a call whose arguments cannot be bound run in eager.
@@ -135,13 +175,20 @@ class Recordings:
         splits = options.training and options.micro_batches > 1
         if not error.falls_back or splits or self.fallback.raises(options):
             raise afresh(error) from None
-        self._stay_eager(known, error.reason)
+        self._stay_eager(known, Reason.ARGUMENTS, error.reason)
 
+    @casts_stay()
     def learn(self, taken: Taken) -> None:
         """Make a program of a call, or confirm one by it."""
         if taken.lesson is not None and taken.outcome.stepped:
             self._learn(taken.lesson)
         taken.outcome.tape.came.clear()
+
+    def distrust(self, key: Any, wrong: Replay, why: str) -> None:
+        """Let calls like those of ``wrong`` run in eager from now on."""
+        for replay in [wrong, *self._cache.others(key, wrong)]:
+            self._drop(replay)
+        self.signatures[key] = Signature(eager=why, serves=wrong.serves)
 
     def doubt(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
         """Let ``replay``, made of one call, be confirmed by the next other batch."""
@@ -157,23 +204,24 @@ class Recordings:
             del self.signatures[next(iter(self.signatures))]
         return known
 
-    def alone(self, step: Step, call: Call, why: str, *, said: bool = True) -> Taken:
+    def alone(self, step: Step, call: Call, why: str, said: bool = True, heard: int = 0) -> Taken:
         """Run a call of which nothing is learnt; ``why`` is to be said, once, unless it was."""
         if not said:
             self.fallback.say(why, "", EagerWarning)
-        outcome = self._take(step, call, False, False)
+        outcome = self._take(step, call, bool(heard), False)
         outcome.eager = outcome.eager or why
         self.fallback.count(outcome.serves, outcome.eager)
         return Taken(outcome, None)
 
     def _learn(self, lesson: Lesson) -> None:
         known, outcome = lesson.known, lesson.outcome
-        if outcome.eager:
+        if outcome.plain or outcome.eager:
             self._unlearnt(lesson)
             return
         if known.drafts and outcome.moved:
             self._stay_eager(
                 known,
+                Reason.MOVED,
                 f"{outcome.moved} moves in the optimizer's own step, which may go by it. A number "
                 "that is kept in optimizer.state or in a param group may move",
             )
@@ -185,35 +233,55 @@ class Recordings:
                 self._drop(draft.replay)
                 known.dropped += 1
                 if known.dropped == PATIENCE:
-                    self._stay_eager(known, f"with each new batch, {apart.what}{apart.at}")
+                    why = f"with each new batch, {apart.what}{apart.at}"
+                    self._stay_eager(known, apart.reason, why)
                     return
         equal = [draft for draft, apart in found if apart is None]
         # Last are those of programs that serve already: none is made beside one.
         known.drafts = [draft for draft in known.drafts if draft not in equal[:-1]]
-        if not equal:
-            others = [other for _, other in found if other is not None]
-            nearest = next((other for other in others if other.kind is not Kind.FLAG), None)
-            self._draft(lesson, nearest or next(iter(others), None))
-        elif equal[-1].replay is not None:
-            self._confirm(lesson, equal[-1], equal[-1].replay)
+        if equal:
+            self._learn_again(lesson, equal[-1])
+            return
+        others = [other for _, other in found if other is not None]
+        nearest = next((other for other in others if other.kind is not Kind.FLAG), None)
+        self._draft(lesson, nearest or next(iter(others), None))
+
+    def _learn_again(self, lesson: Lesson, draft: Draft) -> None:
+        """A call like one before it."""
+        known, outcome = lesson.known, lesson.outcome
+        if draft.replay is not None:
+            self._confirm(lesson, draft, draft.replay)
+        elif outcome.settled:  # the other was not, for the numbers that were found in it
+            known.drafts.remove(draft)
+            self._draft(lesson, None)
         elif outcome.relaid:
             self._stay_eager(
                 known,
+                Reason.LAYOUT,
                 f"each call leaves {outcome.relaid} in another shape, layout or memory than before",
             )
 
     def _unlearnt(self, lesson: Lesson) -> None:
         """Nothing was written down of a call; where others may be, a few more are tried."""
         known, outcome = lesson.known, lesson.outcome
+        if outcome.plain:
+            known.plain, known.made_again = outcome.plain, known.made_again + 1
+            if not self._cache.holds(lesson.key):
+                self._stay_eager(known, Reason.MOVED, outcome.plain)
+            return
+        if outcome.lenient:
+            self._stay_eager(known, Reason.NO_PROGRAM, outcome.eager)
+            return
         if not outcome.passing:
             self._refuse(lesson, NoProgram(f"{outcome.eager}."))
             return
-        self._disturbed(known, outcome.eager)
+        self._disturbed(known, outcome.eager, served=self._cache.holds(lesson.key))
 
-    def _disturbed(self, known: Signature, why: str) -> None:
+    def _disturbed(self, known: Signature, why: str, *, served: bool = False) -> None:
+        """``served``: programs run its other calls."""
         known.disturbed += 1
         if known.disturbed >= 2 * PATIENCE:
-            self._stay_eager(known, why)
+            known.rest(why) if served else self._stay_eager(known, Reason.AROUND, why)
 
     def _drop(self, replay: Replay | None) -> None:
         if replay is not None and replay in self._cache:
@@ -228,7 +296,7 @@ class Recordings:
         moves = self._drifting.holds(apart, size) or moves or known.others >= size
         idles = lesson.idles
         if idles and (why := lesson.why_idle(apart)):
-            self._stay_eager(known, why)
+            self._stay_eager(known, Reason.IDLE, why)
             known.wait()
             return
         if moves or (idles and apart is not None):
@@ -244,7 +312,8 @@ class Recordings:
                 if isinstance(error, GraphError) and not fault:
                     self._refuse(lesson, error)
                 else:
-                    self._stay_eager(known, f"no program can be made of it: {_words(error)}")
+                    why = f"no program can be made of it: {words(error)}"
+                    self._stay_eager(known, Reason.FAULT, why)
                 return
             if not any(isinstance(one.value, float) for one in outcome.tape.expectations):
                 at = "" if apart is None else f"{apart.what}{apart.at}"
@@ -269,7 +338,8 @@ class Recordings:
             self._disturbed(known, NOT_THERE)
             return
         try:
-            wrong = unlike(as_eager(replay, lesson.options), lesson.start, lesson.call, outcome)
+            left, eager = Left.of(outcome), as_eager(replay, lesson.options)
+            wrong = unlike(eager, lesson.start, lesson.call, left)
         except ValueMoved as moved:
             self._unserved(lesson, draft, replay, moved)
             return
@@ -282,7 +352,8 @@ class Recordings:
             return
         if wrong:
             self._drop(replay)
-            known.eager = f"its program does not compute what eager does: {wrong}"
+            why = f"its program does not compute what eager does: {wrong}"
+            known.eager = Because(Reason.FAULT, why)
             warn(
                 f"The program of this step is not confirmed: {wrong}. {blame(lesson.options)} The "
                 "step goes on in eager.",
@@ -290,6 +361,7 @@ class Recordings:
             )
             return
         replay.confirmed(outcome.host.plus(list(repeated.values())))
+        self.fallback.say_left_out(draft.outcome, outcome)
         known.restless = known.restless_constants = known.others = 0
         known.latest = draft.outcome if lesson.idles else None
         self._drifting.came_back(outcome)
@@ -315,7 +387,8 @@ class Recordings:
         try:
             replay = self._compile(lesson.outcome, lesson.call)
         except Exception as error:  # eager has made the step
-            self._stay_eager(lesson.known, f"no program can be made of it: {_words(error)}")
+            why = f"no program can be made of it: {words(error)}"
+            self._stay_eager(lesson.known, Reason.FAULT, why)
             return None
         if replay.refit(after, found):
             return replay
@@ -342,7 +415,7 @@ class Recordings:
 
         Then the program does not serve the call, which is recorded.
         """
-        found = self._doubts.get(replay)
+        found = self._doubts.get(replay) if self._doubts else None
         return found is not None and found[0].is_told_by(call)
 
     def _doubted(self, key: Any, call: Call) -> list[Draft]:
@@ -355,18 +428,33 @@ class Recordings:
         ]
 
     def _stay_eager(
-        self, known: Signature, why: str, about: str = "", kind: type[EagerWarning] = EagerWarning
+        self,
+        known: Signature,
+        reason: Reason,
+        why: str,
+        about: str = "",
+        kind: type[EagerWarning] = EagerWarning,
+        fix: str = "",
     ) -> None:
-        """``about``: what is said of it once, whatever its value."""
-        known.eager = why
+        """The one place where a signature is left to eager.
+
+        Args:
+            reason: of a reason that does not say which it is.
+            why: the reason in words.
+            about: what is said of it once, whatever its value.
+            fix: the way out, where it is not that of the kind.
+        """
+        reason = why.reason if isinstance(why, Because) else reason
+        known.eager = Because(reason, self.fallback.spelled(why))
         known.drafts.clear()
-        self.fallback.say(why, about, kind)
+        self.fallback.say(why, about, kind, fix)
 
     def _give_up(self, lesson: Lesson) -> None:
         known, apart = lesson.known, lesson.known.last
         assert apart is not None
         self._drifting.add(apart)
-        self._stay_eager(known, *apart.reason())
+        said = apart.said()
+        self._stay_eager(known, said.why.reason, *said)
         stops = apart.never_settles or (apart.kind is Kind.ASSIGNED and not lesson.idles)
         known.until = apart.read if stops else None  # it may stop at a number
         if known.until is None:
@@ -376,7 +464,7 @@ class Recordings:
         """What a call has shown that stands: the next one raises, or eager goes on."""
         known, options = lesson.known, lesson.options
         if isinstance(error, NoProgram) and not self.fallback.raises(options):
-            self._stay_eager(known, error.reason)
+            self._stay_eager(known, Reason.NO_PROGRAM, error.reason)
             return
         known.refused = afresh(error)
         known.drafts.clear()
@@ -386,7 +474,3 @@ class Recordings:
         written += [one for key, (_, one) in outcome.repeated.items() if key not in repeated]
         if written:
             warn_written(written)
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from .._torch.surroundings import uncompiled
+from .._torch import any_autocast
+from .._torch.consumed import Consumed
+from .._torch.surroundings import kept_casts, uncompiled
 from ..collection import paused
 from ..distributed.errors import OutsideOfStep
 from ..distributed.replicas import inside_no_sync
-from ..errors import EagerWarning, GraphBroken, SharedMemory, UnsupportedInput
+from ..errors import EagerWarning, GraphBroken, SharedMemory, StepFailed, UnsupportedInput
 from ..guards import patching
 from ..history.history import History, Record
 from ..history.results import results_of
@@ -22,10 +24,11 @@ from ..passes.runner import check_names
 from ..pipeline.alike import check_alike
 from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
-from .aside import Aside
+from ..structure import Contents
 from .forks import Turns
 from .in_eager import (
     BESIDE,
+    bare_results,
     in_words,
     is_bare,
     may_run_beside,
@@ -33,16 +36,20 @@ from .in_eager import (
     updated,
     why_alone,
 )
+from .lessons import Signature
+from .looks.looking import Looking
+from .outline import OTHERS, Outlines, quickly_apart, requires_grad
+from .stepping import in_build
 
 
-class Running(Aside):
+class Running(Looking):
     """Runs a call.
 
     Args:
         name, module_text, block_text: as for `Stepping`.
     """
 
-    __slots__ = ("_history",)
+    __slots__ = ("_history", "_outlines")
 
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
@@ -52,26 +59,28 @@ class Running(Aside):
         self._met = self.config.options
         """The options of the last call."""
         self._history = History()
+        self._outlines = Outlines()
 
     def _run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call, from its arguments to what it returns."""
         if broken := self._cache.broken or self._signals.torn:
             raise GraphBroken(f"An earlier step of {self._graph_name} failed half-way ({broken}).")
+        options, function = self.config.options, getattr(self.build, "__func__", None)
+        known = self._outlines.find(args, kwargs, options, function)
+        serves = None if known is None else self._recordings.stays(known, options)
+        if serves is not None:
+            return self._as_it_stands(serves, args, kwargs)
         self._schedulers.check()
-        if self.config.options.data_parallel is not None and inside_no_sync():
+        if options.data_parallel is not None and inside_no_sync():
             raise OutsideOfStep(f"{self._graph_name} is called inside of tg.no_sync().")
-        if self.config.options is not self._met:
-            check_names(pipeline(self.config.options), self.config.options.passes)
-            self._met = self.config.options
-            self._cache.shrink(self._met.cache_size)
-            if not self._met.history:
-                self._history.forget()
+        if options is not self._met:
+            self._meet_options()
         since = patching.ended
         call, replay = self._fit(args, kwargs)
         if replay is None and patching.was_seen(since):
             with self._signals, patching.alone():
                 call, replay = self._fit(args, kwargs)
-        record = self._note(call, replay) if self._met.history else None
+        record, looked = self._note(call, replay) if self._met.history else None, self._looks.count
         try:
             with self._together.call():
                 returned = self._recorded(call) if replay is None else self._served(replay, call)
@@ -80,7 +89,42 @@ class Running(Aside):
             raise
         if record is not None:
             record.gave = results_of(returned)
+            if self._looks.count != looked:
+                record.program = None  # its numbers are eager's
+        if self._outlines.stays is not None:
+            self._outlines.add(args, kwargs, options, function)
         return returned
+
+    def _meet_options(self) -> None:
+        """They are others than those of the last call."""
+        check_names(pipeline(self.config.options), self.config.options.passes)
+        self._met = self.config.options
+        self._cache.shrink(self._met.cache_size)
+        self._looks.follow(self._met.look_again, self._cache.hits)
+        self._recordings.begin_anew()
+        if not self._met.history:
+            self._history.forget()
+
+    def _as_it_stands(self, serves: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a step of which it is known that no program serves it."""
+        self._progress.count(serves)
+        self._cache.forget_casts()
+        token, own = in_build.set(True), vars(self)  # no more than has to be, and in one place
+        own["_bare"] = True
+        try:
+            with uncompiled(), Consumed() as roots:
+                returned = self.build(*args, **kwargs)
+        finally:
+            own["_bare"] = False
+            in_build.reset(token)
+        found = quickly_apart(returned, args, kwargs, roots)
+        if found is not OTHERS:
+            return found
+        self._outlines.clear()
+        assert self._last_call is not None
+        return bare_results(
+            returned, Contents(args, kwargs), (), self._last_call[0].step, ends=True
+        )[0]
 
     def _note(self, call: Call, replay: Replay | None) -> Record:
         """Keep what it takes to run the call again."""
@@ -104,7 +148,21 @@ class Running(Aside):
         return Settings([*modules, (vars(self), self._own_names)], tensors)
 
     def _served(self, replay: Replay, call: Call) -> Any:
-        """A call for which there is a program."""
+        """A call for which there is a program.
+
+        Where an op of it raises, eager runs the call from its start: what it raises is the user's.
+        """
+        try:
+            return self._by_program(replay, call)
+        except StepFailed as failed:
+            if not failed.undone or self._together.takes_part:  # the others are elsewhere
+                raise
+            at = f" (at {failed.where})" if failed.where else ""
+            why = f"an op of its program raises {type(failed.__cause__).__name__}{at}"
+            self._recordings.drop_failing(self._key(call), why, self.config.options)
+        return self._recorded(call, why)  # out here, where nothing of the run is held any more
+
+    def _by_program(self, replay: Replay, call: Call) -> Any:
         if self._has_gradients(replay) or self._recordings.doubts(replay, call):
             return self._other(replay, call)
         try:
@@ -133,7 +191,12 @@ class Running(Aside):
         self._schedulers.check_loss(replay.returns_loss)
         calls = self._progress.calls[replay.serves]
         around = self._together.turned(replay, calls, self.config.options)
-        self._together.goes(replay, call)
+        if replay.guard_times.is_due:
+            self._recordings.fallback.warn_of_guards(self._graph_name, replay)
+        looks = self._cache.hits >= self._looks.from_hits and self._wants_look(replay)
+        start = self._start(replay, call) if looks else None
+        if self._together.goes(replay, call, looks=start is not None):
+            return self._looked(replay, call, start or self._start(replay, call))
         self._cache.bring_home(replay)
         with around:
             self._signals.torn = CUT_SHORT if replay.writes else ""
@@ -142,6 +205,8 @@ class Running(Aside):
             except BaseException:  # the cache knows what became of the step
                 self._signals.torn = ""
                 raise
+            if any_autocast() and replay.writes:
+                kept_casts.updated()
             self._progress.count(replay.serves)
             if self._optimizers:
                 stepped = replay.stepped(self._optimizers)
@@ -177,10 +242,14 @@ class Running(Aside):
             found |= {str(leaf.fqn): leaf.value for _, leaf in self._scan().tensors()}
         check_alike(options, found)
 
-    def _recorded(self, call: Call) -> Any:
-        """One step as eager runs it; the next one like it may have a program."""
+    def _recorded(self, call: Call, failed: str = "") -> Any:
+        """One step as eager runs it; the next one like it may have a program.
+
+        ``failed``: why its program did not run it: then nothing is to be learnt of it.
+        """
         self._together.runs_in_eager()
         self._cache.bring_home()
+        self._cache.forget_casts()  # torch's fused updates count no version
         if self.config.options.stages:
             self._check_alike(call)
         call, self._signals.torn = call.noted(), ""
@@ -189,7 +258,7 @@ class Running(Aside):
             alone = not self._together.takes_part
             if not free and alone and may_run_beside(call, self.config.options, self._schedulers):
                 return self._beside(call)
-            return self._in_turn(call, turn)
+            return self._in_turn(call, turn, failed)
 
     def _beside(self, call: Call) -> Any:
         """One step as eager runs it, while another thread records: no class is patched for it."""
@@ -197,7 +266,7 @@ class Running(Aside):
         with self._building(patched=False):
             step = self._scan()
             with self._replicated(step):
-                returned = run_bare(self.build, call, step)
+                returned, _ = run_bare(self.build, call, step, ends=self._driven)
             self._signals.torn = CUT_SHORT
             stepped = [] if self._driven else updated(step, self.config.options)
             serves = in_words(call)
@@ -207,7 +276,7 @@ class Running(Aside):
             self._signals.torn = ""
         return returned
 
-    def _in_turn(self, call: Call, turn: ExitStack) -> Any:
+    def _in_turn(self, call: Call, turn: ExitStack, failed: str) -> Any:
         """The same where no other thread records, until ``turn`` is closed."""
         if self._last_call is not None and (serves := self._stays_eager(call)) is not None:
             self._progress.count(serves)
@@ -215,15 +284,21 @@ class Running(Aside):
             step = self._last_call[0].step
             lesson = self._together.lesson(None)
             with lesson, self._building(), uncompiled(), opened, self._replicated(step):
-                return run_bare(self.build, call, step)
+                returned, _ = run_bare(self.build, call, step, ends=True)
+            self._outlines.stays = self._known_by_outline(call, returned)
+            return returned
         with self._scaler_started(), paused():
             step = self._scan()
             updates = not self._driven and bool(self._optimizers)
             why, said = why_alone(step, call, self.config.options, updates=updates)
-            if why:
+            if failed:  # a Graph that raises is put back: that is heard
+                heard = not self._driven
+                taken = self._recordings.alone(step, call, failed, heard=heard)
+            elif why:
                 taken = self._recordings.alone(step, call, why, said=said)
             else:
                 taken = self._recordings.take(self._key(call), step, call, self.config.options)
+                self._outlines.clear()
             turn.close()
             outcome = taken.outcome
             try:
@@ -246,6 +321,18 @@ class Running(Aside):
         bare = not own and is_bare(call, options)
         return self._recordings.stays_eager(self._key(call), options) if bare else None
 
+    def _known_by_outline(self, call: Call, returned: object) -> Signature | None:
+        """The signature of a call around which nothing is to be done; None for another one."""
+        options, key = self.config.options, self._key(call)
+        watched = options.history or options.stages or options.data_parallel is not None
+        together = self._together.takes_part or self._replicas.groups or self._replicas.shards
+        quick = quickly_apart(returned, call.args, call.kwargs) is not OTHERS
+        quick = quick and not requires_grad(returned)
+        if watched or together or not quick or self._cache.holds(key):
+            return None
+        return self._recordings.signatures.get(key)
+
     def _forget(self) -> None:
+        self._outlines.clear()
         self._cache.clear()
         self._recordings.clear()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakSet
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -26,6 +27,7 @@ from ..lines import warnings_told
 from ..live import state
 from ..live.discovery import steps_of
 from ..live.inputs import Call, Inputs
+from ..live.named import NumberPlace
 from ..live.replicas import groups_of, running
 from ..live.step import Step
 from ..options.checking import nearest, shown
@@ -39,12 +41,12 @@ from . import announce
 from .schedule import Schedulers
 
 _SILENT = nullcontext()
-_in_build: ContextVar[bool] = ContextVar("_in_build", default=False)
+in_build: ContextVar[bool] = ContextVar("in_build", default=False)
 
 
 def building() -> bool:
     """True inside of the `build` of a Graph that is recorded."""
-    return _in_build.get()
+    return in_build.get()
 
 
 class Stepping(ModuleHolder):
@@ -58,7 +60,7 @@ class Stepping(ModuleHolder):
         module_text, block_text: as for `ModuleHolder`.
     """
 
-    __slots__ = ("_last_call", "_rebound", "_replicas", "_strays")
+    __slots__ = ("_last_call", "_looks_at_values", "_numbers", "_rebound", "_replicas", "_strays")
 
     _config_class: ClassVar[type[GraphConfig]] = GraphConfig
     """What keeps its options."""
@@ -72,6 +74,10 @@ class Stepping(ModuleHolder):
         self._scaler: Scaler | None = None
         self._rebound: dict[Any, Name] = {}
         """Names under which others put another tensor between calls, by key."""
+        self._numbers: dict[Any, NumberPlace] = {}
+        """Places in which the step moves a number."""
+        self._looks_at_values = False
+        """The step computes with values of tensors."""
         self._strays: dict[Any, Stray] = {}
         """Places where a step keeps tensors, besides those that a scan finds."""
         self._driven = False
@@ -114,6 +120,8 @@ class Stepping(ModuleHolder):
             driven=self._driven,
             containers=self._stray_containers(),
             replicas=self._replicas,
+            numbers=list(self._numbers.values()),
+            looks=self._looks_at_values,
         )
 
     def _cover(self) -> bool:
@@ -153,7 +161,7 @@ class Stepping(ModuleHolder):
 
     def _drive(self, outcome: Outcome) -> bool:
         """Take note of optimizers that `build` has stepped, and of places; True for new places."""
-        known = len(self._strays) + len(self._rebound)
+        known = len(self._strays) + len(self._rebound) + len(self._numbers) + self._looks_at_values
         self._driven = self._driven or outcome.driven
         self._optimizers.extend(outcome.adopted)
         self._strays.update({stray.key: stray for stray in outcome.strays})
@@ -161,10 +169,27 @@ class Stepping(ModuleHolder):
             self._rebound.update(rebound_between(self._last_call[0], outcome))
         if outcome.adopted:
             self.config._set(training=True)
-        return len(self._strays) + len(self._rebound) > known
+        if self.config.options.micro_batches == 1:
+            self._numbers.update({one.key: one for one in outcome.numbers})
+        before = None if self._last_call is None else self._last_call[0]
+        if outcome.looks or outcome.drifts(before):
+            self._looks_at_values = True
+        return (
+            len(self._strays) + len(self._rebound) + len(self._numbers) + self._looks_at_values
+            > known
+        )
 
-    def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
-        """Run a call as eager runs it. ``heard``: write it down; ``strict``: as `take` has it."""
+    def _take(
+        self,
+        step: Step,
+        call: Call,
+        heard: bool,
+        strict: bool = False,
+        owned: Sequence[torch.Tensor] = (),
+    ) -> Outcome:
+        """Run a call as eager runs it. ``heard``: write it down; the others as `take` has them."""
+        if self.config.options.micro_batches > 1:  # each of them moves the numbers
+            step = step.without_numbers()
         given = call.unbound
         opened = self._opened(not self._driven)
         replicated = self._replicated(step)
@@ -183,6 +208,7 @@ class Stepping(ModuleHolder):
                 told=told,
                 heard=heard,
                 strict=strict,
+                owned=owned,
                 may_rest=self._progress.step > 0,
                 warned=self._strangers,
                 built=self._built,
@@ -257,9 +283,9 @@ class Stepping(ModuleHolder):
         """
         with patching.begun() if patched else nullcontext(), self._inside_build():
             self._schedulers.tracing(True)
-            token = _in_build.set(True)
+            token = in_build.set(True)
             try:
                 yield
             finally:
-                _in_build.reset(token)
+                in_build.reset(token)
                 self._schedulers.tracing(False)

@@ -21,7 +21,7 @@ from ..ir.each import Each
 from ..ir.program import RECORDED, OutputSpec, Provenance, Role
 from ..live.step import Leaf
 from ..record.tape.number import stand_in
-from ..record.tape.tape import Entry, Expectation, Ref, Tape, TensorLayout, refs
+from ..record.tape.tape import ANY, Entry, Expectation, Ref, Tape, TensorLayout, refs
 from .fakes import Fakes
 
 aten = torch.ops.aten
@@ -118,6 +118,7 @@ class _Writer:
             return
         if entry.outs is None:
             return
+        _check_results(entry)
         node.meta["val"] = self._value(entry.outs, entry)
         node.meta[RECORDED] = True
         self._name(entry.outs, node, entry)
@@ -189,6 +190,8 @@ class _Writer:
             if self._known.before(found.looked_at):
                 yield node, found.value
                 return
+            if found.value is ANY:
+                return  # an op that raises says so
             self._expect_number(node, found)
         elif isinstance(found.value, torch.Size):
             self._call(library.expect_shape, (node, list(found.value)), found)
@@ -299,6 +302,14 @@ def flat(outs: Any) -> Iterable[int]:
     if isinstance(outs, list):
         return [index for one in outs for index in flat(one)]
     return [] if outs is None else [outs]
+
+
+def _check_results(entry: Entry) -> None:
+    """A wrong count would be an op of torch's that hands back too few values: it crashes."""
+    schema = schema_if_any(entry.target)
+    count = len(entry.outs) if isinstance(entry.outs, list) else 1
+    if schema is not None and len(schema.returns) > 1 and len(schema.returns) != count:
+        raise AssertionError(f"{entry.target} returns {len(schema.returns)} values, not {count}")
 
 
 def type_of_results(entry: Entry) -> type:

@@ -24,6 +24,7 @@ from ..record.host.host import Host
 from ..structure import Returned
 from .functional.functionalize import functionalize
 from .graph_of import graph_of
+from .handed import move_handed
 from .rows.per_kind import per_kind as with_kinds
 from .skip import keep_skipped
 
@@ -115,6 +116,7 @@ def _functional(
     found = functionalize(written.gm, written.mode, inputs, specs, may_trace=may_trace)
     if found is None:
         return _functional(outcome, per_kind=False)
+    move_handed(found[0])
     return (*found, written.guard_values)
 
 
@@ -145,7 +147,7 @@ def _value_guard(
     for node in program.nodes:
         if node in needed:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    unique = list({(copies[node], value) for node, value in wanted})
+    unique = list(dict.fromkeys((copies[node], value) for node, value in wanted))
     graph.output(tuple(node for node, _ in unique))
     gm = graph_module(program.gm, graph)
     fqns = tuple(leaves[position].fqn for position in positions)

@@ -26,6 +26,8 @@ from .. import __version__, _extension, _torch
 from ..environment import cache_limit
 from ..errors import InvalidOption
 from ..lower.inductor.cache.private import NotPrivate
+from ..record.reads.known import CASES
+from ..record.reads.names import unread
 from ..testing import Setup, assert_parity
 from .cache import kept, summary
 
@@ -78,6 +80,7 @@ def findings() -> Iterator[Finding]:
     yield _package("triton")
     yield _disk_cache()
     yield _private_names()
+    yield _reading()
     yield _tested("self-test", _self_test)
 
 
@@ -147,6 +150,21 @@ def _private_names() -> Finding:
     if missing:
         found = f"this torch lacks {', '.join(missing)}"
     return Finding("private torch names", found, not missing)
+
+
+def _reading() -> Finding:
+    """Whether what a step reads is noticed under this Python; else all runs in eager."""
+    missed = unread()
+    if not missed:
+        return Finding("what Python reads", f"noticed, by {len(CASES)} functions that are known")
+    lines = ", ".join(map(str, missed))
+    return Finding(
+        "what Python reads",
+        f"{len(missed)} of {len(CASES)} known functions read what is not noticed on this Python "
+        f"(record/reads/known.py, lines {lines}): every step runs in eager; take a Python that "
+        "the README names, or a later torchgraph",
+        False,
+    )
 
 
 def private_names() -> set[str]:

@@ -12,7 +12,7 @@ from .._torch import pytree
 from ..errors import NotExportable
 from ..ir.program import TensorMeta
 from ..live.inputs import Call, paths
-from ..structure import Returned
+from ..structure import UNREAD, Returned
 
 _CONSTANTS = (bool, int, float, str, type(None))
 
@@ -95,7 +95,7 @@ def _check_written(*specs: Any) -> None:
 def _argument(leaf: Any, names: dict[int, str]) -> Leaf:
     if isinstance(leaf, torch.Tensor):
         return Argument(names[id(leaf)])
-    return _constant(leaf, "An argument")
+    return _constant(None if leaf is UNREAD else leaf, "An argument")
 
 
 def _result(leaf: Any, names: dict[int, str]) -> Leaf:

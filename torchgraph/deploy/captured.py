@@ -97,7 +97,7 @@ def _last(graph: Running) -> tuple[Captured, Call]:
 
 def _aside(graph: Running, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Captured, Call]:
     """The program of a call; a step that it may take is taken back."""
-    call = graph._inputs.bind(tuple(args), dict(kwargs))
+    call = graph._inputs.bind(tuple(args), dict(kwargs), whole=True)
     replay = graph._program_for(call)
     if replay is not None:
         if graph._optimizers and not graph._driven:

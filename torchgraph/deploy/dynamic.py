@@ -51,7 +51,7 @@ def traced(
             fix="enable_amp(policy='autocast'), or export without a dynamic dimension.",
         )
     args, kwargs = examples(graph) if given is None else given
-    call = graph._inputs.bind(args, kwargs)
+    call = graph._inputs.bind(args, kwargs, whole=True)
     with graph._kept(call) as step, graph._building(patched=False):
         autocast = Autocast(options.autocast, [leaf.value for leaf in step.leaves])
         build = autocast.eager(graph.build)

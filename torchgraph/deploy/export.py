@@ -69,7 +69,7 @@ def export(
         files.write(program, place, format, text, graph.build, known)
         return
     with graph._turns.lock, graph._signals:
-        call = None if given is None else graph._inputs.bind(*given)
+        call = None if given is None else graph._inputs.bind(*given, whole=True)
         known = None if call is None else _tensors((call.args, call.kwargs))
         one, held = captured_step(graph, given)
     text = as_text(described(one, name, held))

@@ -13,8 +13,14 @@ _moves = 0
 
 
 def moves() -> int:
-    """How often a tensor was sent away or brought back: each has other memory since."""
+    """How often a state was seen to get other memory: sent away, brought back, or by its user."""
     return _moves
+
+
+def note_move() -> None:
+    """A state has other memory than before: whatever keeps addresses asks for them again."""
+    global _moves
+    _moves += 1
 
 
 def send_away(tensor: torch.Tensor) -> None:
@@ -23,9 +29,8 @@ def send_away(tensor: torch.Tensor) -> None:
     It stays the object that it is, of the same shape, dtype and device. Its elements read as NaN,
     and an op that writes other values into each raises, since they are one element.
     """
-    global _moves
     if not is_away(tensor):
-        _moves += 1
+        note_move()
         nan = torch.full((), float("nan"), dtype=tensor.dtype, device=tensor.device)
         tensor.data = nan.expand(tensor.shape)
         _away[id(tensor)] = tensor
@@ -33,8 +38,7 @@ def send_away(tensor: torch.Tensor) -> None:
 
 def bring_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Let a tensor that is away hold ``value``, in the memory of that one."""
-    global _moves
-    _moves += 1
+    note_move()
     tensor.data = value
     _away.pop(id(tensor), None)
 

@@ -20,6 +20,7 @@ from .classes import (
 from .guards import (
     Found as Found,
     Guards as Guards,
+    GuardTimes as GuardTimes,
     Modules as Modules,
     check_gradients as check_gradients,
 )

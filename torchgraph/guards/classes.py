@@ -107,11 +107,17 @@ patching = Patching()
 def functions(cls: type) -> dict[str, object]:
     """What a class itself holds by name that may decide what its objects do: functions and such.
 
-    Plain values are compared where they are read.
+    Plain values are compared where they are read, but for those of torch's classes.
     """
     found = {}
     for name, value in vars(cls).items():
-        if hasattr(value, "__get__") or callable(value) or isinstance(value, torch.Tensor):
+        of_torch = cls.__module__.startswith("torch.") and not name.startswith("_")
+        if (
+            hasattr(value, "__get__")
+            or callable(value)
+            or isinstance(value, torch.Tensor)
+            or of_torch
+        ):
             ours = name.startswith("__") or isinstance(value, FunctionType)
             real = getattr(value, "stands_for", value) if ours else value
             if real is not None:
@@ -176,7 +182,7 @@ class Classes:
         for cls, _ in self._orders:
             checks.attribute(cls, "__mro__", cls.__mro__)
         for cls, _ in self._expected:
-            held = _dict_of(cls)
+            held = dict_of(cls)
             if held is None:
                 checks.call(self.hold, ())
                 return
@@ -184,7 +190,7 @@ class Classes:
             checks.instance(cls, held, tuple(name for name in held if name in now))
 
 
-def _dict_of(cls: type) -> dict[object, object] | None:
+def dict_of(cls: type) -> dict[object, object] | None:
     """The dict behind ``vars(cls)``, which is a view of it."""
     found = gc.get_referents(vars(cls))
     return found[0] if len(found) == 1 and type(found[0]) is dict else None

@@ -26,14 +26,23 @@ class CompiledChecks(Protocol):
     def elements(self, held: Sequence[object]) -> None:
         """Exactly those of now."""
 
-    def item(self, held: Mapping[str, object], key: str, value: object) -> None:
+    def content(self, held: object, kind: type) -> None:
+        """Exactly what the iterator of a built-in type gives now, or equal plain values."""
+
+    def item(self, held: Mapping[Any, object], key: Any, value: object) -> None:
         """This value, or an equal plain one, under the key."""
 
-    def absent(self, held: Mapping[str, object], key: str) -> None:
+    def kind(self, held: Mapping[Any, object], key: Any, kind: type) -> None:
+        """Any value of exactly this type under the key, which the step moves."""
+
+    def absent(self, held: Mapping[Any, object], key: Any) -> None:
         """No such key."""
 
     def attribute(self, owner: object, name: str, value: object) -> None:
         """``getattr`` gives this very object."""
+
+    def weak_attribute(self, owner: Callable[[], object], name: str, value: object) -> None:
+        """The same of what a weak reference leads to, unless it is gone."""
 
     def hooks(
         self,
@@ -46,6 +55,11 @@ class CompiledChecks(Protocol):
 
     def call(self, function: Callable[..., bool], args: Sequence[object]) -> None:
         """The function gives True."""
+
+    def call_when(
+        self, held: Mapping[Any, object], function: Callable[..., bool], args: Sequence[object]
+    ) -> None:
+        """The same; asked again only when the dict has changed."""
 
     def layout(self, kind: type, layout: object) -> None:
         """How tensors of this type lie in memory."""
@@ -67,3 +81,6 @@ class CompiledChecks(Protocol):
 
     def no_gradients(self) -> bool:
         """True when no tensor has a gradient."""
+
+    def bare(self) -> bool:
+        """True when none had one, for certain, at the `hold` that has just given True."""

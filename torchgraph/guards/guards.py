@@ -8,7 +8,11 @@ very same does Python look again, accept it (an equal value) or say what changed
 from __future__ import annotations
 
 import operator
+import statistics
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +27,7 @@ from .checks import Attributes, Hooks, Instances, Members, Read, same_attribute,
 from .classes import Classes
 from .compiled import CompiledChecks
 from .layout import layout
-from .names import Name, Names
+from .names import Name, NameChecks, Names
 from .optimizers import OptimizerGuard
 from .scripts import Scripts, is_script
 from .sharing import Sharing
@@ -32,6 +36,12 @@ from .tensors import TensorMatch, has_layout
 _grad: Any = torch.Tensor.grad  # a C property
 _SHOWN = 80
 """Characters of a value in a report."""
+_EVERY = 7
+"""One check of so many is timed."""
+_KEPT, _ENOUGH = 32, 8
+"""Times that are kept, and how many say something: then, and when they are twice as many."""
+_LONG = 2e-4
+"""Seconds of guards that are worth a word."""
 
 
 class Modules:
@@ -153,6 +163,8 @@ class Guards:
         self._statics = step.statics
         self._module = _extension.guards()
         self._compiled: CompiledChecks | None = None
+        self._bare = False
+        """True when the compiled checks have just found that no tensor has a gradient."""
 
     def over(self, step: Any, state: dict[str, Any], found: Found | None) -> Guards | None:
         """The same of other modules and tensors; None where what was read is not there.
@@ -180,11 +192,14 @@ class Guards:
 
     def broken(self) -> str:
         """Why the program no longer fits, in words; empty when it does."""
-        if self._compiled is not None and self._compiled.hold():
+        compiled = self._compiled
+        if compiled is not None and compiled.hold():
+            self._bare = self._training and compiled.bare()
             return ""
+        self._bare = False
         reason = self._reason()
         if not reason and self._module is not None:
-            self._compiled = self._compile(self._module.Checks())
+            self._compiled = self._compile(self._new_checks(self._module))
         return reason
 
     def _reason(self) -> str:
@@ -206,11 +221,17 @@ class Guards:
             return "a state and a tensor that shared its memory lie apart now"
         return self.outside.broken()
 
-    def _compile(self, checks: CompiledChecks) -> CompiledChecks:
-        """Compiled checks that hold as long as all is what it is now, just found to be good."""
+    @staticmethod
+    def _new_checks(module: Any) -> CompiledChecks:
+        """Compiled checks of nothing yet, which can read tensors where their layout is known."""
+        checks: CompiledChecks = module.Checks()
         found = layout()
         if found is not None:
             checks.layout(_grad.__objclass__, found)
+        return checks
+
+    def _compile(self, checks: CompiledChecks) -> CompiledChecks:
+        """Compiled checks that hold as long as all is what it is now, just found to be good."""
         self._modules.compile(checks)
         self.outside.compile(checks)
         compared = (*self._modules.tensors, *self.outside.tensors)
@@ -218,7 +239,7 @@ class Guards:
         for guard in self.optimizers:
             guard.compile(checks)
         self._attributes.compile(checks)
-        self.names.compile(checks)
+        NameChecks(checks).add(self.names)
         if self.aliases:
             checks.call(self.aliases.hold, ())
         checks.leaves([tensor for tensor in self._trainable if has_layout(tensor)])
@@ -227,8 +248,11 @@ class Guards:
         return checks
 
     def no_gradients(self) -> bool:
-        """False when an eager backward left a gradient behind, in a training graph."""
-        if not self._training:
+        """False when an eager backward left a gradient behind, in a training graph.
+
+        To be asked right after `broken`, which may know.
+        """
+        if self._bare or not self._training:
             return True
         if self._compiled is not None and self._compiled.no_gradients():
             return True
@@ -242,12 +266,39 @@ class Guards:
         if self._compiled is None or not self._compiled.no_gradients():
             check_gradients(self._trainable, name_of)
 
+    def costliest(self) -> str:
+        """What takes longest to compare of what was read, by name.
+
+        Empty where modules, tensors and optimizers themselves do.
+        """
+        own: list[Any] = [self._modules, self.outside, *self.optimizers]
+        parts = [("", part.compile, part.broken) for part in own]
+        for owner, names in self.names.by_owner():
+            parts.append((owner, partial(_compile_names, names), names.which))
+        return max((self._seconds(*checks), name) for name, *checks in parts)[1]
+
+    def _seconds(
+        self, compile: Callable[[CompiledChecks], None], check: Callable[[], object]
+    ) -> float:
+        if self._module is not None:
+            checks = self._new_checks(self._module)
+            compile(checks)
+            checks.hold()
+            check = checks.hold
+        start = perf_counter()
+        check()
+        return perf_counter() - start
+
     def describe(self) -> list[tuple[str, str]]:
         """(what, value) of every guarded attribute and optimizer setting, for ``report()``."""
         attributes = [(f"{path}.{name}", value) for path, _, name, value in self.reads]
         settings = [(static.fqn, static.value) for static in self._statics]
         found = [(name, _described(value)) for name, value in (*attributes, *settings)]
         return [*found, *self.names.values()]
+
+
+def _compile_names(names: Names, checks: CompiledChecks) -> None:
+    NameChecks(checks).add(names)
 
 
 def _described(value: object) -> str:
@@ -270,3 +321,48 @@ def check_gradients(
             f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
             "starts from none."
         )
+
+
+class GuardTimes:
+    """Times the checks of one program's guards."""
+
+    def __init__(self) -> None:
+        self._checks = 0
+        self._seconds: deque[float] = deque(maxlen=_KEPT)
+        self._between: deque[float] = deque(maxlen=_KEPT)
+        """What passed from one check to the next, on average since the last that was timed."""
+        self._last = 0.0
+        self._timed, self._next = 0, _ENOUGH
+        self.is_due = False
+        """True when it is time to ask `outlast` again."""
+
+    def started(self) -> float:
+        """A check begins; when that is, where it is to be timed, or 0."""
+        self._checks += 1
+        return 0.0 if self._checks % _EVERY else perf_counter()
+
+    def ended(self, start: float) -> None:
+        """It is over, and began at ``start``."""
+        self._seconds.append(perf_counter() - start)
+        if self._last:
+            self._between.append((start - self._last) / _EVERY)
+        self._last = start
+        self._timed += 1
+        self.is_due = self._timed >= self._next
+
+    @property
+    def median(self) -> float | None:
+        """Seconds of a check; None before one was timed."""
+        return statistics.median(self._seconds) if self._seconds else None
+
+    def outlast(self, runs: Sequence[float], *, on_cpu: bool) -> bool:
+        """True when a check takes longer than the program, of which the last runs took ``runs``.
+
+        On a GPU the host does not wait for the program: there, half of all time between calls.
+        """
+        self.is_due, self._next = False, 2 * self._next
+        if not runs or not self._between:
+            return False
+        taken = statistics.median(self._seconds)
+        other = statistics.median(runs if on_cpu else self._between)
+        return taken > _LONG and taken > (other if on_cpu else other / 2)

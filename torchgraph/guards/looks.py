@@ -5,18 +5,21 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
+import gc
+import operator
 import random
 import threading
 import weakref
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from types import MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 
 from ..ir.aliasing import is_leaf
+from ..structure.kinds import SYMBOLS
 from ..structure.plain import parts_of_partial
 from .checks import ABSENT
 
@@ -125,8 +128,8 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> object:
     parts = (value.start, value.stop, value.step) if kind is slice else parts_of_partial(value)
     if parts is not None:  # a slice has no hash
         return kind, tuple(look(part, deep=deep, level=level + 1) for part in parts)
-    if isinstance(value, MethodType):
-        return kind, Same(value.__self__), Same(value.__func__)
+    if isinstance(value, (MethodType, MappingProxyType)):  # another one each time it is asked for
+        return kind, *map(Same, gc.get_referents(value))
     if kind is _CACHED:
         found = value.cache_info()
         return kind, Same(value), found.misses, found.currsize
@@ -135,9 +138,70 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> object:
         return kind, held.nbytes, bytes(held[:_BYTES])
     if is_generator(value):
         return Drawn(kind, repr(_state(value)))
-    if isinstance(value, torch.Tensor) or not _is_array(kind):
-        return Same(value)
-    return _array(value)
+    listed = _is_array(kind) and not isinstance(value, torch.Tensor)
+    return _array(value) if listed else _of_object(value)
+
+
+def _of_object(value: object) -> object:
+    """The look at what counts for which object it is; a number that moves for its type."""
+    moves = issubclass(type(value), SYMBOLS)
+    if moves:
+        return value.__class__, MOVES
+    return Same(getattr(value, "stands_for", value) if type(value) is FunctionType else value)
+
+
+def cache_of(value: Any) -> dict[object, object] | None:
+    """The dict in which a function of `lru_cache` keeps results: while it stays, its look does.
+
+    None for anything else, and where it cannot be told from other dicts.
+    """
+    if type(value) is not _CACHED or value.cache_parameters()["maxsize"] == 0:
+        return None
+    attributes = vars(value)
+    found = [one for one in gc.get_referents(value) if type(one) is dict and one is not attributes]
+    return found[0] if len(found) == 1 and len(found[0]) == value.cache_info().currsize else None
+
+
+MOVES = object()
+"""In the place of the value of a number that moves, while a step is recorded."""
+
+
+def by_kind(found: Any) -> Any:
+    """A look in which numbers count by their type alone."""
+    if isinstance(found, frozenset):
+        return frozenset(map(by_kind, found))
+    if not isinstance(found, tuple) or type(found) is not tuple or not found:
+        return found
+    if len(found) == 2 and (found[0] is int or found[0] is float):
+        return (found[0],)
+    if _is_of_dict(found):  # whose keys stay what they are
+        return (found[0], found[1], by_kind(found[2]))
+    return tuple(map(by_kind, found))
+
+
+def _is_of_dict(found: tuple[Any, ...]) -> bool:
+    """True for the look at a dict, which may have attributes of its own: class, keys, items."""
+    first = found[0][0] if type(found[0]) is tuple and len(found[0]) == 2 else found[0]
+    return len(found) == 3 and isinstance(first, type) and issubclass(first, dict)
+
+
+def with_kinds(found: Any) -> Any:
+    """A look in which numbers that move count by their type; the very same where none does."""
+    if type(found) is not tuple:
+        return found
+    if len(found) == 2 and found[1] is MOVES:
+        return (found[0],)
+    parts = tuple(map(with_kinds, found))
+    return found if all(map(operator.is_, parts, found)) else parts
+
+
+def as_in(found: Any, now: Any) -> Any:
+    """A look, in which numbers count by their type where they do so in ``found``."""
+    if type(found) is not tuple or type(now) is not tuple:
+        return now
+    if len(found) == 1 and len(now) == 2 and found[0] is now[0]:
+        return found
+    return tuple(map(as_in, found, now)) if len(found) == len(now) else now
 
 
 class Drawn(NamedTuple):
@@ -184,7 +248,8 @@ def _contents(value: object, deep: bool, level: int) -> Any:
 
 def items_in(found: object) -> tuple[object, ...]:
     """The looks at what a list, deque or tuple held; none where that was too much."""
-    return found[1] if isinstance(found, tuple) and isinstance(found[1], tuple) else ()
+    held = found[1] if isinstance(found, tuple) and len(found) > 1 else ()
+    return held if isinstance(held, tuple) else ()
 
 
 def _array(value: Any) -> object:
@@ -244,6 +309,7 @@ class Aspect(enum.Enum):
     LAYOUT = "layout"  # of a tensor, all but its elements: the step asks for no more
     IDENTITY = "identity"  # of a container, that it is this one
     KIND = "kind"  # the type: the step moves it on
+    KINDS = "kinds"  # of a container, of the numbers in it that move their types alone
     LENGTH = "length"  # of a list: the step reads what it has appended, counted from the front
 
 
@@ -253,6 +319,7 @@ LOOKS: dict[Aspect, Callable[[object], object]] = {
     Aspect.LAYOUT: laid_out,
     Aspect.IDENTITY: Same,
     Aspect.KIND: type,
+    Aspect.KINDS: look,
     Aspect.LENGTH: lambda value: count(value) if is_container(value) else None,
 }
 

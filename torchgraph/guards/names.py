@@ -7,14 +7,18 @@ A `Name` begins at an object that is known by identity and goes through plain co
 from __future__ import annotations
 
 import enum
+import itertools
+import threading
+import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..lines import SourceLine
 from .checks import ABSENT
+from .classes import dict_of
 from .compiled import CompiledChecks
 from .looks import (
     DEEPEST,
@@ -23,8 +27,10 @@ from .looks import (
     UNCHANGING,
     Aspect,
     Same,
+    as_in,
+    cache_of,
     count,
-    in_class,
+    elements,
     is_container,
     look,
     own,
@@ -93,14 +99,14 @@ def _item(container: object, key: Any) -> object:
     return ABSENT
 
 
-_GET: dict[By, _Get] = {By.OWN: _own, By.CLASS: of_class, By.SLOT: _slot, By.ITEM: _item}
+GET: dict[By, _Get] = {By.OWN: _own, By.CLASS: of_class, By.SLOT: _slot, By.ITEM: _item}
 
 
 def follow(owner: object, path: Path) -> object:
     """What lies there; `ABSENT` when nothing does."""
     value = owner
     for by, key in path:
-        value = _GET[by](value, key)
+        value = GET[by](value, key)
         if value is ABSENT:
             break
     return value
@@ -138,14 +144,17 @@ class Name:
     def holds(self) -> bool:
         """True when it leads to what it led to."""
         owner = self.owner()
-        return owner is None or self._look(follow(owner, self.path)) == self.found
+        return owner is None or self.look(follow(owner, self.path)) == self.found
 
     def now(self) -> Name:
         """The same name, with what it leads to now."""
         value = follow(self.owner(), self.path)
-        return replace(self, found=self._look(value), value=shown(value))
+        return replace(self, found=self.look(value), value=shown(value))
 
-    def _look(self, value: object) -> object:
+    def look(self, value: object) -> object:
+        """What of ``value`` counts."""
+        if self.aspect is Aspect.KINDS:
+            return as_in(self.found, look(value, deep=self.deep))
         return (
             look(value, deep=self.deep)
             if self.aspect is Aspect.CONTENT
@@ -181,79 +190,204 @@ class Names:
         """The first name that leads elsewhere; empty when none does."""
         return next((name.shown for name in self._all if not name.holds()), "")
 
-    def compile(self, checks: CompiledChecks) -> None:
-        """Add this to the compiled checks, which compare identities as things are now."""
-        _Compiling(checks).add([name for name in self._all if name.owner() is not None])
+    def by_owner(self) -> list[tuple[str, Names]]:
+        """By what is read of, as the code spells it: ``cfg`` of ``cfg.rate``."""
+        found: dict[str, list[Name]] = {}
+        for name in self._all:
+            owner = name.shown.rpartition(".")[0] or name.shown.partition("[")[0]
+            found.setdefault(owner, []).append(name)
+        return [(owner, Names(names)) for owner, names in found.items()]
 
 
-class _Compiling:
+_FIXED = UNCHANGING - {frozenset}
+"""Classes of what holds nothing that changes."""
+_OF_OTHERS = frozenset({Aspect.LIKENESS, Aspect.LAYOUT})
+"""What counts of tensors that others replace."""
+
+
+class NameChecks:
+    """Adds names to compiled checks: a row for each object that they lead through, only once."""
+
     def __init__(self, checks: CompiledChecks) -> None:
         self._checks = checks
         self._done: set[object] = set()
+        self._asked: set[object] = set()
+        """Steps that are compared in Python, each time for the whole name."""
 
-    def add(self, names: Sequence[Name]) -> None:
+    def add(self, names: Iterable[Name]) -> None:
+        """Compare where they lead now; no more of those that begin at what is gone."""
         for name in names:
+            if name.aspect in _OF_OTHERS and name.owner() is not None:
+                self._checks.call(name.holds, ())  # whichever container they lie in
+                continue
+            moves = name.aspect not in (Aspect.CONTENT, Aspect.IDENTITY)
+            path, last = (name.path[:-1], name.path[-1:]) if moves else (name.path, ())
             value = name.owner()
-            for by, key in name.path:
+            if value is None:
+                continue
+            for by, key in path:
                 if not self._step(name, by, value, key):
                     break
-                value = _GET[by](value, key)
+                value = GET[by](value, key)
             else:
-                if name.aspect is not Aspect.IDENTITY:
-                    self._inside(name, value, 0)
+                if moves:
+                    self._moving(name, value, last)
+                elif name.aspect is Aspect.CONTENT:
+                    self._inside(value, name.deep, 0)
 
     def _step(self, name: Name, by: By, value: object, key: Any) -> bool:
         """Compare where one step leads; False when the rest is compared in Python."""
-        found = _GET[by](value, key)
-        mark = (id(value), by, type(key), key)
+        found = GET[by](value, key)
+        mark = (id(value), by, type(key), hashable(key))
         if mark in self._done:
             return found is not ABSENT
-        self._done.add(mark)
-        held = own(value) if by is By.OWN else value
-        if by in (By.OWN, By.ITEM) and isinstance(held, dict) and type(key) is str:
-            if found is ABSENT:
-                self._checks.absent(held, key)
-            else:
-                self._checks.item(held, key, found)
-        elif by is By.ITEM and isinstance(held, tuple):
-            pass
-        elif by is By.ITEM and isinstance(held, list):
-            self._checks.elements(held)
-        elif by in (By.SLOT, By.CLASS) and _is_steady(value, key, by, found):
-            if _may_hold_programs(name, value):
-                self._checks.call(_is_same, (name.owner, key, getattr(value, key)))
-            else:
-                self._checks.attribute(value, key, getattr(value, key))
-        else:
+        if mark in self._asked or not self._compiled(name, by, value, key):
+            self._asked.add(mark)
             self._checks.call(name.holds, ())
             return False
+        self._done.add(mark)
         return found is not ABSENT
 
-    def _inside(self, name: Name, value: object, level: int) -> None:
-        """Compare what a container holds, or an array."""
-        if name.aspect is not Aspect.CONTENT:
-            self._checks.call(name.holds, ())
+    def _compiled(self, name: Name, by: By, value: Any, key: Any) -> bool:
+        """Compare where one step leads without Python; False where that cannot be."""
+        if by is By.CLASS:
+            return self._in_class(value, key)
+        if by is By.SLOT:
+            return isinstance(value, CodeType) or self._in_slot(name, value, key)
+        held = _dict_held(value) if by is By.OWN else value
+        if isinstance(held, dict):
+            return self._in_dict(held, key)
+        if isinstance(held, list):
+            self._checks.elements(held)
+        elif isinstance(held, deque):
+            self._checks.content(held, deque)
+        return isinstance(held, (tuple, list, deque))
+
+    def _in_dict(self, held: dict[Any, Any], key: Any) -> bool:
+        key = key() if type(key) is Same else key
+        if not _is_plain(key):  # its comparison would be code of the user's
+            return False
+        if (found := dict.get(held, key, ABSENT)) is ABSENT:
+            self._checks.absent(held, key)
+        else:
+            self._checks.item(held, key, found)
+        return True
+
+    def _in_class(self, cls: Any, name: str) -> bool:
+        """Compare what a class has, and that those before it in the order have none of their own.
+
+        Types that nobody can change are passed over.
+        """
+        meta: Any = type(cls)
+        if meta.__getattribute__ is not type.__getattribute__:
+            return False
+        spaces = [(held, None if _is_fixed(held) else dict_of(held)) for held in cls.__mro__]
+        if any(space is None and not _is_fixed(held) for held, space in spaces):
+            return False
+        if not _is_fixed(cls) and ("order", cls) not in self._done:
+            self._done.add(("order", cls))
+            self._checks.attribute(cls, "__mro__", cls.__mro__)
+        for held, space in spaces:
+            if space is not None and (id(space), name) not in self._done:
+                self._done.add((id(space), name))
+                self._in_dict(space, name)
+            if name in vars(held):
+                break
+        return True
+
+    def _in_slot(self, name: Name, value: object, key: str) -> bool:
+        found = GET[By.SLOT](value, key)
+        if found is ABSENT or found is not getattr(value, key):
+            return False
+        if _may_hold_programs(name, value):
+            self._checks.weak_attribute(name.owner, key, found)
+        else:
+            self._checks.attribute(value, key, found)
+        return True
+
+    def _moving(self, name: Name, value: Any, last: Path) -> None:
+        """Compare what stays of a place that the step moves: of one in a dict, the type alone."""
+        for by, key in last:
+            held = _dict_held(value) if by is By.OWN else value
+            named = by in (By.OWN, By.ITEM) and type(key) is str
+            if named and name.aspect is Aspect.KIND and isinstance(held, dict) and key in held:
+                self._checks.kind(held, key, type(held[key]))
+                return
+        self._checks.call(name.holds, ())
+
+    def _inside(self, value: Any, deep: bool, level: int) -> None:
+        """Compare what a container holds, and what else may change while it stays the same."""
+        if level >= DEEPEST or type(found := look(value, deep=deep, level=level)) is Same:
             return
-        if level >= DEEPEST or type(look(value, deep=name.deep, level=level)) is Same:
-            return
-        mark = (id(value), name.deep, level)
+        mark = (id(value), deep, level)
         if mark in self._done:
             return
         self._done.add(mark)
-        if isinstance(value, tuple):
-            pass
-        elif isinstance(value, dict) and len(value) <= MOST:
-            self._checks.members(value)
-            if isinstance(value, OrderedDict):  # its order is not that of a dict
-                self._checks.call(name.holds, ())
-        elif type(value) is list and len(value) <= MOST:
-            self._checks.elements(value)
-        else:
+        if not is_container(value):
             if type(value) not in UNCHANGING:
-                self._checks.call(name.holds, ())
-            return
-        for item in value.values() if isinstance(value, dict) else value:
-            self._inside(name, item, level + 1)
+                self._value(value, deep, level, found)
+        elif count(value) > MOST:
+            self._value(value, deep, level, found)
+        else:
+            self._content(value)
+            held = dict.values(value) if isinstance(value, dict) else elements(value)
+            for item in itertools.filterfalse(_never_changes, held):
+                self._inside(item, deep, level + 1)
+
+    def _content(self, value: object) -> None:
+        """Compare which objects are in a container, and its attributes, where it can have any."""
+        if type(value).__dictoffset__:
+            self._inside(own(value), False, 0)
+        if isinstance(value, dict):
+            self._checks.members(value)
+        if isinstance(value, list):
+            self._checks.elements(value)
+        for base in (OrderedDict, deque, set):  # the order of the first is not that of a dict
+            if isinstance(value, base):
+                self._checks.content(value, base)
+
+    def _value(self, value: object, deep: bool, level: int, found: object) -> None:
+        """Compare a value in Python; of a cached function, once its cache has changed."""
+        args = (value, deep, level, found)
+        cache = cache_of(value)
+        if cache is None:
+            self._checks.call(_looks_as, args)
+        else:
+            self._checks.call_when(cache, _looks_as, args)
+
+
+def _never_changes(value: object) -> bool:
+    """True for a plain value, and for a tuple of such values."""
+    kinds = map(type, value) if type(value) is tuple else [type(value)]
+    return _FIXED.issuperset(kinds)
+
+
+def _looks_as(value: object, deep: bool, level: int, found: object) -> bool:
+    return look(value, deep=deep, level=level) == found
+
+
+def _dict_held(value: object) -> object:
+    """The dict of an object's or a class's own attributes; None where it is not always the same."""
+    if isinstance(value, threading.local) or type(value) in weakref.ProxyTypes:
+        return None
+    return dict_of(value) if isinstance(value, type) else own(value)
+
+
+def _is_plain(key: object) -> bool:
+    """True for a key of a dict that Python itself compares."""
+    if type(key) is tuple:
+        return all(map(_is_plain, key))
+    kind = type(key)
+    by_identity = kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
+    return by_identity or kind in (str, int, float, bool, bytes, type(None))
+
+
+_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
+
+
+def _is_fixed(cls: type) -> bool:
+    """True for a type of C whose attributes nobody can set."""
+    return not cls.__flags__ & _HEAP or bool(cls.__flags__ & _IMMUTABLE)
 
 
 def _may_hold_programs(name: Name, value: object) -> bool:
@@ -261,23 +395,3 @@ def _may_hold_programs(name: Name, value: object) -> bool:
     if value is not name.owner() or isinstance(value, (type, FunctionType, ModuleType)):
         return False
     return isinstance(name.owner, Same) and not name.owner.holds
-
-
-def _is_same(owner: Callable[[], object], name: str, value: object) -> bool:
-    """True when an object has this very attribute, or is gone: then nobody reads it any more."""
-    found = owner()
-    return found is None or getattr(found, name, ABSENT) is value
-
-
-def _is_steady(value: object, key: str, by: By, found: object) -> bool:
-    """True when ``getattr`` runs no code of the user's and gives the same object each time."""
-    if by is By.SLOT:
-        return found is not ABSENT and found is getattr(value, key)
-    cls: Any = type(value)
-    if cls.__getattribute__ is not type.__getattribute__ or found is ABSENT:
-        return False
-    if in_class(type(found), "__get__") and not isinstance(found, (FunctionType, staticmethod)):
-        return False  # it would run
-    if hasattr(type(getattr(cls, key, None)), "__set__"):  # then the metaclass answers
-        return False
-    return getattr(value, key) is getattr(value, key) is getattr(found, "__func__", found)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import torch
 
 from .._torch.distributed.held import local
+from ..distributed.away import note_move
 from ..ir.aliasing import MemoryLocation, has_strides, is_opaque, span
 from .compiled import CompiledChecks
 from .tensors import has_place
@@ -52,6 +53,7 @@ class Sharing:
             return True
         if relations(self._states) != self.relations:
             return False
+        note_move()
         self._places = list(map(MemoryLocation.of, states))
         return True
 

@@ -11,7 +11,18 @@ from torch import fx
 
 from .._torch.graphs import function_of
 
+
+class _Any:
+    """Whatever it is, as long as computing it raises nothing."""
+
+    def __repr__(self) -> str:
+        return "any number"
+
+
+ANY = _Any()
+"""In the place of the value of a condition."""
 _UNKNOWN = object()
+_RAISES = object()
 _NAMED = 2
 
 
@@ -55,15 +66,22 @@ class ValueGuard:
             if found is _UNKNOWN:
                 found = known.get(key, _UNKNOWN)
                 if found is _UNKNOWN:
-                    with torch.no_grad():
-                        found = self._functions[form](*[values[i] for i in inputs])
-                    # Python saw whether a comparison holds, for which NumPy has a class of its own.
-                    found = _key(bool(found) if expected[0] is bool else found)
+                    found = self._computed(form, [values[i] for i in inputs], expected)
                 self._known[key] = found
-            if found != expected:
+            if found is _RAISES or (expected is not ANY and found != expected):
                 return False
         self._held = None if any(isinstance(v, torch.Tensor) for v in values) else [*values]
         return True
+
+    def _computed(self, form: int, values: list[object], expected: Any) -> object:
+        """What a condition comes to, as a `_key`; `_RAISES` where the user's line will raise."""
+        try:
+            with torch.no_grad():
+                found = self._functions[form](*values)
+        except (ArithmeticError, ValueError):
+            return _RAISES
+        # Python saw whether a comparison holds, for which NumPy has a class of its own.
+        return _key(bool(found) if expected is not ANY and expected[0] is bool else found)
 
     def _by_form(self) -> list[tuple[int, tuple[int, ...], Any]]:
         """(function, the inputs that it takes, the `_key` wanted) of each condition, once."""
@@ -77,7 +95,7 @@ class ValueGuard:
             if form == len(self._functions):
                 self._functions.append(_function(self.gm, nodes))
             inputs = tuple(positions[node] for node in nodes if node.op == "placeholder")
-            found.append((form, inputs, _key(expected)))
+            found.append((form, inputs, ANY if expected is ANY else _key(expected)))
         return list(dict.fromkeys(found))
 
 

@@ -63,11 +63,15 @@ class CallCounts:
     """How the calls of the Graph have run."""
 
     programs: int = 0
-    """By a program alone."""
+    """That programs served; those that were looked at are among them."""
     recorded: int = 0
     """In eager, to be recorded or to confirm a program."""
     eager: tuple[EagerCalls, ...] = ()
     """In eager for another reason, by signature and reason."""
+    looked: int = 0
+    """Calls by programs that ran in eager to be compared with a program; see `set_look_again`."""
+    untold: str = ""
+    """Why the last of them told nothing about the program; empty where it did."""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from .._torch import OpOverload, schema_of
-from ..ir.batch_norms import NATIVE, VENDOR, names
+from ..ir.batch_norms import EVALUATING, NATIVE, VENDOR, names
 
-_NATIVE = (NATIVE.writing, NATIVE.functional, NATIVE.evaluating)
+_NATIVE = (NATIVE.writing, NATIVE.functional, EVALUATING)
 _VENDOR = (VENDOR.writing, VENDOR.functional)
-_BATCH_NORM = dict.fromkeys(names(_NATIVE), NATIVE.eager) | dict.fromkeys(
-    names(_VENDOR), VENDOR.eager
+_BATCH_NORM = dict.fromkeys(names(_NATIVE), "native_batch_norm") | dict.fromkeys(
+    names(_VENDOR), "cudnn_batch_norm"
 )
 """Capture and lowering choose among these by whether running statistics are written, and how."""
 

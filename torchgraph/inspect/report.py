@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from torch import nn
 
 from ..calls.fallback import Fallback
+from ..calls.looks.schedule import Looks
 from ..debug.screen import OnAnyScreen
 from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
@@ -74,6 +75,8 @@ class Report:
     """Attributes and settings that must stay, besides the modules, tensors and hooks themselves."""
     guard_form: str
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
+    guard_seconds: float | None
+    """What that takes, the median of a sample of the last calls; None before one was timed."""
     baked: tuple[Baked, ...]
     peaks: Peaks
     """What a step allocates at its most; measured where it was asked for."""
@@ -161,6 +164,10 @@ class Report:
             self._page_tables(),
         )
 
+    def _checked(self) -> str:
+        """What checks the guards, and how long that takes."""
+        return tables.checked(self.guard_form, self.guard_seconds)
+
     def _figures(self) -> Iterator[tuple[str, str]]:
         """What it is, and how much; empty for what is not known."""
         yield "backend", self.backend
@@ -176,6 +183,7 @@ class Report:
                 yield what, "" if count is None else tables.size(count)
         yield "calls by programs", str(self.calls.programs)
         yield "calls recorded", str(self.calls.recorded)
+        yield "calls looked at", str(self.calls.looked)
         yield "calls in eager", str(sum(one.count for one in self.calls.eager))
         yield "programs held", str(len(self.programs.held))
 
@@ -194,7 +202,7 @@ class Report:
             ],
             "memory": [page_tables.memory(self.memory)],
             "guards": [
-                page_tables.guards(self.guards, self.free_to_move, self.guard_form),
+                page_tables.guards(self.guards, self.free_to_move, self._checked()),
                 page_tables.predicates(self.predicates),
                 page_tables.branches(self.branches),
                 page_tables.baked(self.baked),
@@ -250,6 +258,7 @@ class Report:
         options: Options,
         seconds: Mapping[str, float],
         fallback: Fallback,
+        looks: Looks,
         modules: Mapping[str, nn.Module],
         measured: Peaks | None = None,
     ) -> Report:
@@ -257,7 +266,8 @@ class Report:
 
         ``measured``: its peaks, where they were measured.
         """
-        calls = CallCounts(cache.served, fallback.recorded, fallback.eager)
+        counts = (fallback.recorded, fallback.eager, looks.count, looks.note)
+        calls = CallCounts(cache.served + looks.count, *counts)
         if replay is None:
             return cls._of_eager(name, cache, options, calls, source_of(modules))
         found = measured or peaks.planned(replay, options)
@@ -278,6 +288,7 @@ class Report:
             free_to_move=facts.free_to_move(program),
             guards=tuple(Guard(str(what), value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
+            guard_seconds=replay.guard_times.median,
             baked=values,
             peaks=found,
             cuda_graph=status(replay.code),
@@ -316,6 +327,7 @@ class Report:
             free_to_move=(),
             guards=(),
             guard_form="python",
+            guard_seconds=None,
             baked=(),
             peaks=Peaks(None, False, ()),
             cuda_graph="no program",
@@ -355,7 +367,7 @@ class Report:
             tables.calls(self.calls),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
-            tables.guards(self.guards, self.free_to_move, self.guard_form),
+            tables.guards(self.guards, self.free_to_move, self._checked()),
             tables.predicates(self.predicates),
             tables.branches(self.branches),
             tables.baked(self.baked),

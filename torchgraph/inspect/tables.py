@@ -197,6 +197,8 @@ def calls(found: CallCounts) -> RenderableType:
     """How the calls so far have run."""
     eager = sum(one.count for one in found.eager)
     title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
+    title += f"; {found.looked} of the first were looked at" if found.looked else ""
+    title += f"\nThe last look told nothing: {found.untold}" if found.untold else ""
     table = empty_table(title, ("in eager", "left"), ("calls", "right"), ("why", "left"))
     for one in found.eager[:_SHOWN]:
         add_row(table, one.serves, str(one.count), one.why)
@@ -234,7 +236,13 @@ def gradient_norms(rows: Sequence[tuple[str, float]]) -> RenderableType:
 _CHECKED = {"compiled": "by compiled code", "python": "in Python: the guards are not compiled here"}
 
 
-def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> RenderableType:
+def checked(form: str, seconds: float | None) -> str:
+    """What checks the guards before each call, and how long that takes."""
+    took = "" if seconds is None else f", in {digits(1e6 * seconds)} us"
+    return f"checked before each call{took}, {_CHECKED[form]}"
+
+
+def guards(rows: Sequence[Guard], moving: Sequence[str], checked: str) -> RenderableType:
     """Guarded attributes, those of one name and value in one row."""
     table = empty_table(
         "Guards: a change needs another program",
@@ -251,7 +259,7 @@ def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> Renderabl
     notes += [Text("and modules, parameters, buffers, hooks, param groups themselves", "dim")]
     if moving:
         notes.append(Text(f"free to move: {', '.join(moving)}", "green"))
-    notes.append(Text(f"checked before each call, {_CHECKED[form]}", "dim"))
+    notes.append(Text(checked, "dim"))
     return section(table, *notes)
 
 

@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .._torch import HigherOrderOperator, OpOverload, known_values, schema_of, storage_id
 from .._torch.distributed.held import is_dtensor, local
 from .._torch.functorch import is_wrapped
+from .._torch.tensors import address_of
 from . import effects
 from .nodes import operand
 from .program import Program
@@ -221,8 +222,9 @@ class MemoryLocation:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """True when ``tensor`` lies there."""
-        there = local(tensor).storage_offset() == self.offset
-        return there and storage_id(tensor) == self.storage.cdata
+        tensor = local(tensor)
+        there = tensor.storage_offset() == self.offset
+        return there and address_of(tensor.untyped_storage()) == self.storage.cdata
 
 
 def storages_overlap(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 
 from .._torch import OpOverload, schema_of
 
@@ -14,44 +15,56 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """One implementation of a batch norm with running statistics, in its forms."""
+    """One implementation of a batch norm, and its forms for a call that writes statistics."""
 
-    eager: str
-    """The op that eager calls, which writes the statistics without saying so."""
+    eager: OpOverload
+    """The op that eager calls, which writes the running statistics without saying so."""
     writing: OpOverload
     """Trains, and writes the running statistics."""
     functional: OpOverload
     """Trains, and returns the new running statistics."""
-    evaluating: OpOverload
-    """Normalizes by the running statistics."""
     statistics: Mapping[int, int]
     """Result of the functional form -> the argument that the other writes it to."""
 
 
 NATIVE = BatchNorm(
-    "native_batch_norm",
+    aten.native_batch_norm.default,
     aten._native_batch_norm_legit.default,
     aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit_no_training.default,
     {3: 3, 4: 4},
 )
 VENDOR = BatchNorm(
-    "cudnn_batch_norm",
+    aten.cudnn_batch_norm.default,
     aten._batch_norm_with_update.default,
     aten._batch_norm_with_update_functional.default,
-    aten._batch_norm_no_update.default,
     {4: 3, 5: 4},
 )
+EVALUATING = aten._native_batch_norm_legit_no_training.default
+"""Normalizes by the running statistics."""
 WITHOUT_STATISTICS = aten._native_batch_norm_legit.no_stats
 """Trains, and keeps no running statistics."""
 
-TRAINING = (NATIVE.functional, WITHOUT_STATISTICS, VENDOR.functional)
-EVALUATING = (NATIVE.evaluating, VENDOR.evaluating)
+ANY_FLOAT = (NATIVE.functional, EVALUATING, WITHOUT_STATISTICS)
+"""Those with kernels for each dtype. cuDNN's take no bfloat16, and what its forward pass keeps is
+for a backward pass of the same dtype."""
+
+# Where it writes nothing, what eager calls stands for itself: no other op runs that kernel
+# without statistics, and _batch_norm_no_update runs none on CUDA.
+FORWARD = (*ANY_FLOAT, VENDOR.functional, VENDOR.eager)
+"""Those that a functional program may have."""
 BACKWARD = (aten.native_batch_norm_backward.default, aten.batch_norm_backward.default)
 
 
+def evaluates(norm: fx.Node) -> bool:
+    """True for one that normalizes by the running statistics, not by those of the batch."""
+    if norm.target is VENDOR.eager:
+        *_, training, _, _ = norm.args  # before the momentum and epsilon
+        return not training
+    return norm.target is EVALUATING
+
+
 def names(ops: Iterable[OpOverload]) -> tuple[str, ...]:
-    """``_batch_norm_no_update`` for aten._batch_norm_no_update.default."""
+    """``cudnn_batch_norm`` for aten.cudnn_batch_norm.default."""
     return tuple(schema_of(op).name.removeprefix("aten::") for op in ops)
 
 

@@ -63,6 +63,10 @@ class Each:
         results = [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
         return by_output(results)
 
+    def inner(self) -> list[fx.Node]:
+        """The calls that one of it makes, for each row."""
+        return list(self.body.nodes)
+
     def outputs(self) -> list[str]:
         """The names of what a row returns; those of columns for their new values."""
         kept = [f"kept_{number}" for number in range(self.kept // len(self.rows))]

@@ -36,6 +36,9 @@ _COLLECTIVES_IN_PLACE = frozenset({"all_reduce", "broadcast"})
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
 """Views of their argument, although their schemas do not say so."""
 
+STAYS = "stays"
+"""Key in ``node.meta`` of a call that stays where it is, whoever reads what it gives."""
+
 # Ops that write through an argument although their schema does not say so.
 LYING_SCHEMAS = frozenset(
     {
@@ -101,21 +104,46 @@ def of(node: fx.Node) -> Effects:
     if node.op != "call_function":
         return _PURE
     found = of_target(node.target)
-    return (
-        replace(found, random=draws(node.target, node.args, node.kwargs)) if found.random else found
-    )
+    if STAYS in node.meta:
+        return replace(found, opaque=True)
+    if found.random:
+        return replace(found, random=draws(node.target, node.args, node.kwargs))
+    if found.mutates and isinstance(node.target, OpOverload):
+        return replace(found, mutates=mutates(node.target, node.args, node.kwargs))
+    return found
 
 
 def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """True when this call draws random numbers; an attention whose dropout is 0 does not."""
+    """True when this call draws random numbers.
+
+    Attentions and RNNs whose dropout is 0 do not, nor does what is not in training.
+    """
     if not of_target(target).random or not isinstance(target, OpOverload):
         return of_target(target).random
-    for position, argument in enumerate(schema_of(target).arguments):
-        if argument.name == "dropout_p":
-            given = kwargs.get("dropout_p", argument.default_value)
-            value = args[position] if position < len(args) else given
-            return not (isinstance(value, (int, float)) and value == 0)
-    return True
+    found = (_given(target, args, kwargs, name) for name in ("dropout", "dropout_p", "train"))
+    return not any(isinstance(value, (int, float)) and value == 0 for value in found)
+
+
+def mutates(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """True when this call writes an argument; a batch norm does that for statistics, in training.
+
+    The statistics need not be tensors: what stands for them will do.
+    """
+    if schema_of(op).name not in LYING_SCHEMAS:
+        return of_target(op).mutates
+    training, running = (_given(op, args, kwargs, name) for name in ("training", "running_mean"))
+    return training is not False and running is not None
+
+
+def _given(
+    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], name: str
+) -> object:
+    """What a call has for an argument; None where the op has no such argument."""
+    for position, argument in enumerate(schema_of(op).arguments):
+        if argument.name == name:
+            given = kwargs.get(name, argument.default_value)
+            return args[position] if position < len(args) else given
+    return None
 
 
 @functools.cache

@@ -24,6 +24,7 @@ class NameKind(enum.Enum):
     SCALER = "scaler"
     GROUP = "group"  # a param group as a whole
     OPTIMIZER = "optimizer"  # an optimizer as a whole
+    NUMBER = "number"  # owner: the words for its place in the user's objects
 
 
 @final
@@ -136,6 +137,16 @@ def group(number: int, index: int) -> StateName:
 def optimizer(number: int) -> StateName:
     """``optimizer.0``."""
     return StateName(NameKind.OPTIMIZER, "", optimizer=number)
+
+
+def number(place: str) -> StateName:
+    """``self.n``, a number of the user's that the step moves."""
+    return StateName(NameKind.NUMBER, "", (place,))
+
+
+def is_number(name: str) -> bool:
+    """True for a number of the user's."""
+    return kind_of(name) is NameKind.NUMBER
 
 
 # Questions about any name: an argument, say, has a plain text for one.

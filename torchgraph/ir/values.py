@@ -218,7 +218,7 @@ def _in_dtype_of(recorded: object, computed: object) -> object:
 
 
 _SIZE_UNKNOWN = (
-    "aten::mkldnn_rnn_layer",
+    *("aten::mkldnn_rnn_layer", "aten::_cudnn_rnn", "aten::miopen_rnn"),
     "torchgraph::rnn_layer_without_grad",
     "aten::_pack_padded_sequence",
 )

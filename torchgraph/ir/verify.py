@@ -20,6 +20,7 @@ from torch import fx
 from .._torch import FakeTensor, HigherOrderOperator, OpOverload, schema_of
 from ..errors import VerifyError
 from . import aliasing, effects, text, values
+from .batch_norms import VENDOR
 from .program import RECORDED, OutputKind, Program, Provenance, TensorMeta, provenance
 from .writes import Memory, Writing
 
@@ -297,8 +298,9 @@ def _unique_inputs(program: Program) -> Iterator[Broken]:
             yield Broken(None, f"{times} inputs are called {fqn}")
 
 
-_NORMS = (torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default)
-"""On the CPU their statistics are of the weights' dtype; the fake kernels say: of the input's."""
+_NORMS = torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default
+_FIRST_KNOWN = frozenset({*_NORMS, VENDOR.eager})
+"""Statistics have the weights' dtype on the CPU; how much cuDNN keeps, it says itself."""
 
 
 def _recomputed(program: Program) -> Iterator[Broken]:
@@ -321,7 +323,7 @@ def _recomputed(program: Program) -> Iterator[Broken]:
                 raise
             compare = values.difference_in_kind if RECORDED in node.meta else values.difference
             recorded: Any = node.meta.get("val")
-            if node.target in _NORMS and RECORDED in node.meta:
+            if node.target in _FIRST_KNOWN and RECORDED in node.meta:
                 recorded, computed = recorded[0], computed[0]
             why = compare(recorded, computed)
             if why:

@@ -32,7 +32,7 @@ def _unscale(
 
 
 def _keep(old: Sequence[Tensor], new: Sequence[Tensor], found_inf: Tensor) -> None:
-    if found_inf.device.type == "cpu" or old[0].device != found_inf.device:
+    if found_inf.device.type == "cpu" or any(t.device != found_inf.device for t in old):
         if not found_inf.item():
             for kept, value in zip(old, new, strict=True):
                 kept.copy_(value)

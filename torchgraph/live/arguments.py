@@ -19,7 +19,9 @@ class Arguments:
 
     def __init__(self, call: Call) -> None:
         self._key = call.key
-        self._found = {path: _look(value) for path, value in leaves(call.args, call.kwargs)}
+        given = list(leaves(call.args, call.kwargs))
+        self._found = {path: _look(value) for path, value in given}
+        self._shapes = {path: _shape_of(value) for path, value in given}
 
     def moved(self, now: Call) -> str:
         """What is another one in ``now``; empty where nothing is, or nothing can be told."""
@@ -33,6 +35,21 @@ class Arguments:
                 other = f"was {was[1]} and is {found[1]}"
                 return f"{path} {other if was[1] != found[1] else f'is another {_bare(found[1])}'}"
         return ""
+
+    def resized(self, now: Call) -> int | None:
+        """The dimension that alone is of another size in ``now``; None where more is another."""
+        found = set()
+        for path, value in leaves(now.args, now.kwargs):
+            was, is_now = self._shapes.get(path), _shape_of(value)
+            if was != is_now:
+                if was is None or is_now is None or len(was) != len(is_now):
+                    return None
+                found |= {dim for dim, size in enumerate(was) if size != is_now[dim]}
+        return found.pop() if len(found) == 1 else None
+
+
+def _shape_of(value: object) -> tuple[int, ...] | None:
+    return _shape(value) if isinstance(value, torch.Tensor) else None
 
 
 def in_a_state(step: Step, call: Call) -> str:

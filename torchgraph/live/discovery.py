@@ -23,6 +23,7 @@ from ..guards.looks import count, elements, is_container, own
 from ..ir.aliasing import is_leaf
 from ..lines import is_library
 from ..structure import parts_of_partial
+from .logs import is_logger
 
 _DEPTH = 4
 """How many steps lead from the function to what is found."""
@@ -53,6 +54,8 @@ class Discovered:
     """(name, dict, list or closure cell) that may hold others later."""
     steps: bool = False
     """Some code names a ``step``."""
+    words: dict[str, str] = field(default_factory=dict)
+    """What the user calls those that lie in containers: ``models[0]``, by the names of here."""
 
 
 def discover(function: Callable[..., object]) -> Discovered:
@@ -66,6 +69,19 @@ def steps_of(function: Any) -> list[Optimizer]:
     """The optimizers that a function names, if code of it names a ``step``."""
     found = discover(function)
     return found.optimizers if found.steps else []
+
+
+def behind(optimizer: Optimizer) -> Optimizer:
+    """The one that steps: a wrapper without groups of its own, as accelerate's, hands on to it."""
+    seen = {id(optimizer)}
+    while "param_groups" not in vars(optimizer):
+        held = (one for one in vars(optimizer).values() if isinstance(one, Optimizer))
+        inner = next((one for one in held if id(one) not in seen), None)
+        if inner is None:
+            break
+        seen.add(id(inner))
+        optimizer = inner
+    return optimizer
 
 
 def bound_to(function: Any) -> list[object]:
@@ -103,11 +119,13 @@ class _Search:
         elif isinstance(value, nn.Module):
             found.modules[_free(name or "model", found.modules)] = value
         elif isinstance(value, Optimizer):
-            found.optimizers.append(value)
+            value = behind(value)
+            if not any(value is known for known in found.optimizers):
+                found.optimizers.append(value)
         elif isinstance(value, torch.amp.GradScaler):
             found.scalers.append(value)
         else:
-            return False
+            return is_logger(value)
         return True
 
     def _keep(self, name: str, holder: object) -> None:
@@ -162,7 +180,9 @@ class _Search:
             return
         held = dict.items(value) if isinstance(value, dict) else enumerate(elements(value))
         for key, item in list(held):
-            self.visit(f"{name}_{key}", item, depth - 1)
+            inner = f"{name}_{key}"
+            self.found.words[inner] = f"{self.found.words.get(name, name)}[{key!r}]"
+            self.visit(inner, item, depth - 1)
 
 
 def _named(value: object) -> Iterator[tuple[str, object]]:

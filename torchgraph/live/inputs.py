@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple, cast
 
@@ -18,6 +18,7 @@ from ..ir.aliasing import has_strides
 from ..ir.program import TensorMeta
 from ..options.checking import right
 from ..structure import Contents, Unfit, fault, key_of, leaves_in
+from .unread import Unread
 
 
 class Call(NamedTuple):
@@ -81,8 +82,12 @@ def key_below_autograd(call: Call) -> tuple[object, ...]:
 class Inputs:
     """Binds calls of one `build`: all is part of the key, but for the order of its parameters."""
 
-    def __init__(self, build: Callable[..., object]) -> None:
+    def __init__(self, build: Callable[..., object], unread: Collection[str] | None = None) -> None:
+        """``unread``: the parameters that it does not read, where that is known already."""
         self.signature = inspect.signature(build)
+        self.unread = (
+            Unread.of(build, self.signature) if unread is None else Unread(self.signature, unread)
+        )
         self._name = str(getattr(build, "__name__", "build"))
         parameters = self.signature.parameters.values()
         self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -137,8 +142,13 @@ class Inputs:
         others = [name for name in lacking if name not in said]
         return f", and {', '.join(others)}" if others else ""
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> Call:
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, object], *, whole: bool = False
+    ) -> Call:
         """Flatten one call.
+
+        Args:
+            whole: with the arguments that `build` does not read.
 
         Raises:
             UnsupportedInput: the arguments do not fit `build`, or one cannot be bound or compared;
@@ -155,6 +165,8 @@ class Inputs:
                 kwargs = dict(sorted(kwargs.items()))
             if not kwargs:
                 self._counts.add(len(args))
+        if self.unread is not None and not whole:
+            args, kwargs = self.unread.left_out(args, kwargs)
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
             memory, self._key, self._starts = _known_of(args)
             return Call(list(args), self._key, args, kwargs, memory, _apart(args, args, kwargs))

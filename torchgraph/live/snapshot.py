@@ -41,12 +41,21 @@ class Snapshot:
         self._unwritten = unwritten
         self._containers: dict[int, tuple[object, object]] = {}
         self._tensors: dict[int, _Saved] = {}
+        self._numbers: list[tuple[Any, Any, object]] = []
         self.is_back = False
         """True once everything is as before."""
         for owner in owners:
             self._take(vars(owner))
         for tensor in tensors:
             self._take(tensor)
+
+    def keep(self, value: object) -> None:
+        """One more container or tensor."""
+        self._take(value)
+
+    def keep_number(self, root: Any, key: Any, value: object) -> None:
+        """A number in a place of the user's: ``root[key]``."""
+        self._numbers.append((root, key, value))
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -62,6 +71,8 @@ class Snapshot:
         """Everything but the generators is as it was."""
         for container, contents in self._containers.values():
             _refill(container, contents)
+        for root, key, value in self._numbers:
+            root[key] = value
         with torch.no_grad():
             for saved in self._tensors.values():
                 saved.restore()

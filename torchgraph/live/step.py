@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from ..ir.names import StateName
 from ..ir.program import ParameterGroup, Role
 from ..optim.rules import update_class
 from .flags import Flags
+from .named import NumberPlace, is_number
 
 Path = tuple[Any, ...]
 """Keys from a root container to a value: ``("betas", 0)``."""
@@ -106,6 +107,12 @@ class Step:
     """(name, dict, list or cell) in which it may keep tensors from call to call."""
     rebound: Sequence[Name] = ()
     """Names under which others put another tensor between calls."""
+    numbers: Sequence[NumberPlace] = ()
+    """Places of the user's in which the step moves a number."""
+    looks: bool = False
+    """The step computes with values of tensors: with numbers that move, too."""
+    moving: set[int] = field(default_factory=set)
+    """The leaves that lie there."""
     objects: list[tuple[str, object]] = field(default_factory=list)
     """What param groups hold besides tensors, numbers and plain values."""
     without_storage: list[tuple[str, str]] = field(default_factory=list)
@@ -134,12 +141,14 @@ class Step:
         containers: Sequence[tuple[str, object]] = (),
         rebound: Sequence[Name] = (),
         replicas: Replicas | None = None,
+        numbers: Sequence[NumberPlace] = (),
+        looks: bool = False,
     ) -> Step:
         """Name every tensor and number of the given modules, optimizers and scaler.
 
         The scaler has made its scale, or is disabled. In a ``driven`` step optimizers may update
         what no module holds, and share parameters. ``tensors``: leaves of autograd by name.
-        ``containers``, ``rebound``: as the fields.
+        ``containers``, ``rebound``, ``numbers``, ``looks``: as the fields.
 
         Raises:
             ParameterOutsideGraph, ParameterInTwoOptimizers.
@@ -154,6 +163,7 @@ class Step:
         step = cls(modules, list(optimizers), roots, scaler=scaler, driven=driven)
         step.tensors_by_name, step.containers = dict(tensors or {}), containers
         step.rebound, step.replicas = rebound, replicas or step.replicas
+        step.numbers, step.looks = numbers, looks
         for path, module in modules.items():
             step._scan_tensors(parameters_of(module), path, Role.PARAMETER)
             step._scan_tensors(buffers_of(module), path, Role.BUFFER)
@@ -163,6 +173,7 @@ class Step:
             step._check_parameters(number, optimizer, owners)
             step._scan_optimizer(number, optimizer)
         step._scan_scaler(scaler)
+        step._scan_numbers()
         step.flags = Flags((leaf.fqn, leaf.value) for _, leaf in step.tensors())
         step.shared = relations({leaf.fqn: leaf.value for _, leaf in step.tensors()})
         return step
@@ -178,9 +189,16 @@ class Step:
             containers=self.containers,
             rebound=self.rebound,
             replicas=self.replicas,
+            numbers=self.numbers,
+            looks=self.looks,
         )
         found.flags = self.flags.before(found.flags)
         return found
+
+    def without_numbers(self) -> Step:
+        """The same, of which the numbers of the user's are plain ones."""
+        own = [leaf for leaf in self.leaves if not names.is_number(leaf.fqn)]
+        return replace(self, leaves=own, moving=set(), numbers=(), looks=False)
 
     @property
     def impossible(self) -> str:
@@ -371,6 +389,27 @@ class Step:
             return
         for name, (key, role) in places.items():
             self._add(names.scaler(name), role, held, (key,), held[key])
+
+    def _scan_numbers(self) -> None:
+        """Numbers of the user's; those of optimizers, which his own lines move, are leaves."""
+        known = {
+            (id(leaf.root), leaf.path[0]): position
+            for position, leaf in enumerate(self.leaves)
+            if leaf.role is Role.SCALAR and len(leaf.path) == 1
+        }
+        for place in self.numbers:
+            position = known.get(place.key)
+            if position is None:
+                try:
+                    value = place["value"]
+                except KeyError:
+                    continue
+                if not is_number(value):
+                    continue
+                position = known[place.key] = len(self.leaves)
+                name = names.number(place.name.shown)
+                self._add(name, Role.SCALAR, place, ("value",), value)
+            self.moving.add(position)
 
     def _scan_value(self, fqn: StateName, root: object, path: Path, value: object) -> None:
         if isinstance(value, torch.Tensor):

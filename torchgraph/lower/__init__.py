@@ -4,6 +4,7 @@ Touches: copies of a functional program.
 Never: a live tensor, the program that it was given.
 """
 
+from .copies import Copies as Copies
 from .halves.halves import Halves as Halves
 from .inductor.compilation import (
     Compilation as Compilation,

@@ -46,8 +46,12 @@ class Lowered(Protocol):
     def function(self, values: Sequence[Any], /) -> tuple[Any, ...]:
         """One step: takes the values of ``signature.inputs`` as one list; writes in place."""
 
+    @property
+    def copied(self) -> tuple[int, ...]:
+        """The places of the values that whoever runs it copies before, to put them back."""
+
     def wrote(self, error: BaseException) -> bool:
-        """True when the run that failed had begun to write states."""
+        """True when the run that failed had begun to write states that are not `copied`."""
 
     @property
     def expects(self) -> bool:
@@ -98,8 +102,13 @@ class Composite(ABC):
         """True when a run draws random numbers."""
         return any(part.random for part in self.executables)
 
+    @property
+    def copied(self) -> tuple[int, ...]:
+        """None: it takes back itself what it can."""
+        return ()
+
     def wrote(self, error: BaseException) -> bool:
-        """True when the part that failed had begun to write states."""
+        """True when the part that failed had begun to write states that nobody puts back."""
         return any(part.wrote(error) for part in self.executables)
 
     @property

@@ -24,6 +24,7 @@ from .inplace.verify import verify_lowered
 from .lowered import Lowered
 from .memory.planning import MemoryPlan, plan
 from .plan import PARTS, Plan
+from .raising import mark
 from .regions.cut import cut
 from .regions.region import Region
 from .split import split
@@ -103,6 +104,7 @@ def _lower_whole(
 ) -> tuple[Executable, list[Region]]:
     regions: list[Region] = []
     memory = MemoryPlan()
+    mark(program)
     if target.compiled:
         program, regions = cut(program, number, eager_draws=target.eager_draws)
     if target.options.plans_memory and not target.compiled:

@@ -11,6 +11,7 @@ import torch
 
 from ..ir.program import OutputKind, OutputSpec, Program, Signature
 from ..live.micro_batch import chunk
+from .copies import Copies
 from .lowered import Composite, Lowered
 
 PARTS = ("first micro-batch", "following micro-batches", "update")
@@ -34,9 +35,9 @@ class Plan(Composite):
     place, so that at any time there is one set of gradients and one micro-batch's activations. The
     first also makes the casts of weights that the others read.
 
-    A micro-batch may write buffers before the predicates of the next are known to hold. Where there
-    are predicates, copies are kept until the update begins to write; a step that fails before puts
-    them back.
+    A micro-batch may write buffers before the predicates of the next are known to hold, or before
+    an op of the next raises. So copies are kept until the update begins to write; a step that fails
+    before puts them back.
     """
 
     first: Lowered
@@ -70,14 +71,13 @@ class Plan(Composite):
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
         self._progress.wrote = self._progress.undone = False
-        written = [values[i] for i in self._written_early] if self.expects else []
-        before = [tensor.clone() for tensor in written]
+        copies = self._copies
         try:
+            copies.take(values)
             return self._run(values)
         except Exception as error:  # whatever it is, the step may be run again
-            if self.expects and not self.update.wrote(error):
-                for tensor, old in zip(written, before, strict=True):
-                    tensor.copy_(old)
+            if not self.update.wrote(error):
+                copies.put_back(values)
                 self._progress.undone = True
             raise
 
@@ -111,6 +111,12 @@ class Plan(Composite):
         return wrote and not self._progress.undone
 
     @functools.cached_property
+    def _copies(self) -> Copies:
+        """Copies of what is written before the update is known to come to its end."""
+        copied = (i for i in self.update.copied if i < len(self.signature.inputs))
+        return Copies(sorted({*self._written_early, *copied}))
+
+    @property
     def _written_early(self) -> list[int]:
         """The places of the states that a micro-batch writes."""
         outputs = self.first.signature.outputs

@@ -104,8 +104,8 @@ class LoweringOptions:
     backend: str = "aten"
     switch_at: int | None = None
     """How many calls an `auto` program runs on `aten`; None: computed from the program."""
-    confirm: str | int = "first"
-    """Which calls of compiled code are compared: the first, every n-th, or ``"off"``."""
+    confirm: str = "first"
+    """Whether the first call of compiled code is compared before it counts: or ``"off"``."""
     rng: str = "eager"
     cuda_graph: str = "auto"
     stages: tuple[StageSetting, ...] = ()
@@ -137,6 +137,8 @@ class RunningOptions:
     agreement: str = field(default="program", compare=False)
     """What ranks compare before they run a program together."""
     agreement_timeout: float = field(default=60.0, compare=False)
+    look_again: str | int = field(default="doubling", compare=False)
+    """Which calls by programs are compared with eager again: ``"off"``, or every n-th."""
     profiler_labels: bool = field(default=False, compare=False)
     """Whether each op is labelled for profilers, besides while torch's own is recording."""
 

@@ -66,20 +66,43 @@ class RunningVerbs(Verbs):
         """
         self._set(rng=mode)
 
-    def set_confirm(self, calls: Annotated[str, OneOf(("first", "off"))] | PositiveInt) -> None:
-        """Which calls of compiled code are compared with the `aten` program before they count.
+    def set_confirm(self, mode: Annotated[str, OWN_CHECK]) -> None:
+        """Whether compiled code is compared with the `aten` program before it counts.
 
-        ``"first"``, the default: the first call after the switch to Inductor's code. An int n: that
-        one and every n-th after it. ``"off"``: none. A compared call also runs the `aten` program,
-        on a copy of what the step writes. While both agree within rounding, the compiled results
-        stay, so that a run gives the same numbers whatever is compared. Where they do not, a
-        `BackendWarning` names the node and your line, the call's results are those of `aten`, and
-        so are all that follow. `report()` says how many calls were confirmed.
+        ``"first"``, the default: in the first call after the switch to Inductor's code. ``"off"``:
+        never. That call also runs the `aten` program, on a copy of what the step writes. While both
+        agree within rounding, the compiled results stay. Where they do not, a `BackendWarning`
+        names the node and your line, the call's results are those of `aten`, and so are all that
+        follow. `set_look_again` is for later calls.
+
+        Raises:
+            InvalidOption: neither of these.
+        """
+        if not holds(Annotated[str, OneOf(("first", "off"))], mode):
+            way_out = f"config.set_look_again({mode!r})" if holds(PositiveInt, mode) else ""
+            raise InvalidOption(
+                f"set_confirm takes 'first' or 'off', not {shown(mode)}.", fix=way_out
+            )
+        self._set(confirm=mode)
+
+    def set_look_again(
+        self, calls: Annotated[str, OneOf(("doubling", "off"))] | PositiveInt
+    ) -> None:
+        """Which calls that programs serve run in eager, to be compared with what a program does.
+
+        ``"doubling"``, the default: the 2nd, 4th, 8th, ... 512th, 1,000th, and then every 1,000th
+        of the Graph. An int n: every n-th. ``"off"``: none, for those who measure. Such a call is
+        eager's: your Python runs, prints and hooks included. The program that was looked at least
+        runs besides, on copies of what the call started from; compiled code is compared with the
+        `aten` program, and that with eager. Where one differs, a `ConfirmWarning` names the value,
+        the node and your line, and how many calls may be wrong; calls like it go on in eager, or
+        with the `aten` program where only compiled code was wrong. `report()` counts the looks.
+        It takes effect at the next call, and makes no program anew.
 
         Raises:
             InvalidOption: neither of these, or an int below 1.
         """
-        self._set(confirm=calls)
+        self._set(look_again=calls)
 
     def set_fallback(self, mode: Annotated[str, OneOf(("error", "eager"))]) -> None:
         """What becomes of a step that no program can hold: `.numpy()`, sparse tensors, LBFGS.

@@ -232,7 +232,7 @@ _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.d
 _CARRIERS: dict[Target, tuple[int, ...]] = {
     aten.convolution.default: (0,),
     aten.convolution_backward.default: (0, 1),
-    **dict.fromkeys((*batch_norms.EVALUATING, *batch_norms.TRAINING), (0,)),
+    **dict.fromkeys(batch_norms.FORWARD, (0,)),
     **dict.fromkeys(batch_norms.BACKWARD, (0, 1)),
     aten.max_pool2d_with_indices.default: (0,),
     aten.max_pool2d_with_indices_backward.default: (0, 1, 7),

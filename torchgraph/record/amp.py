@@ -9,7 +9,9 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from .._torch import engine_watch
+from .._torch import any_autocast, engine_watch
+from .._torch.surroundings import kept_casts
+from .._torch.tensors import version_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -22,9 +24,13 @@ class Autocast:
     it come together in half precision.
     """
 
-    def __init__(self, dtype: torch.dtype | None, tensors: Iterable[object]) -> None:
-        self._dtype = dtype
-        devices = {value.device.type for value in tensors if isinstance(value, torch.Tensor)}
+    def __init__(
+        self, dtype: torch.dtype | None, tensors: Iterable[object], *, trains: bool | None = None
+    ) -> None:
+        """``trains``: the step runs for the user, and updates weights; None: it does not."""
+        self._dtype, self._trains = dtype, trains
+        self._tensors = [value for value in tensors if isinstance(value, torch.Tensor)]
+        devices = {value.device.type for value in self._tensors}
         self._devices = sorted(filter(torch.amp.is_autocast_available, devices)) if dtype else []
         self._keeps_casts = torch.is_autocast_cache_enabled()
 
@@ -33,6 +39,7 @@ class Autocast:
         """On."""
         outer = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(self._keeps_casts)
+        before = self._versions()
         try:
             with contextlib.ExitStack() as stack:
                 for device in self._devices:
@@ -40,7 +47,15 @@ class Autocast:
                 yield
         finally:
             torch.set_autocast_cache_enabled(outer)
-            torch.clear_autocast_cache()  # else one around the call would keep them
+            if self._devices or not (self._trains or self._versions() != before):
+                torch.clear_autocast_cache()  # else one around the call would keep them
+            else:
+                kept_casts.updated()
+
+    def _versions(self) -> list[int]:
+        if self._trains is None or not any_autocast():
+            return []
+        return [version_of(one) for one in self._tensors if not one.is_inference()]
 
     @contextlib.contextmanager
     def backward(self, *, accumulates: bool) -> Iterator[None]:

@@ -9,11 +9,10 @@ from typing import Protocol
 
 import torch
 
-from .._torch.distributed.held import layout_of
 from ..collection import afresh, weakly
 from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..ir.aliasing import has_strides
-from ..ir.program import OutputKind, OutputSpec, Role
+from ..ir.program import OutputSpec, Role
 from ..live.step import Leaf, Step
 from ..options.options import Options
 from ..structure import Unfit
@@ -30,6 +29,7 @@ from .host.trees import Trees
 from .ops import refusals
 from .ops.recorder import Recorder
 from .ops.refusals import own_step_refused, scaler_calls
+from .results import output_of, result_of
 from .tape.tape import Ref
 from .tape.trail import Trail
 from .update.numbers import Numbers
@@ -183,12 +183,12 @@ class Driven:
         )
         outputs[users:users] = [
             (
-                OutputSpec(OutputKind.USER, name, layout_of(tensor)),
+                output_of(name, tensor),
                 Ref(self._recorder.index(tensor)),
             )
             for name, tensor in sources.late
         ]
-        tensors += [tensor.detach() for _, tensor in sources.late]
+        tensors += [result_of(tensor) for _, tensor in sources.late]
         read = [leaf for leaf, _ in free if leaf.role is Role.INPUT]
         all_inputs = [leaf for leaf in known if id(leaf) not in own] + [leaf for leaf, _ in free]
         return Host(

@@ -42,9 +42,13 @@ def grad_fn_of(tensor: torch.Tensor) -> torch.autograd.graph.Node | None:
         return None
 
 
-def with_history(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
+def with_history(tensors: Iterable[object]) -> tuple[int, ...]:
     """The positions of those that have one."""
-    return tuple(number for number, tensor in enumerate(tensors) if has_history(tensor))
+    return tuple(
+        number
+        for number, tensor in enumerate(tensors)
+        if isinstance(tensor, torch.Tensor) and has_history(tensor)
+    )
 
 
 class _Met(NamedTuple):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from .._torch import storage_id
+from .._torch.distributed.held import layout_of
+from ..ir.program import OutputKind, OutputSpec
 from .ops.recorder import Recorder
+from .tape.number import node_of
 
 
 def apart(
@@ -16,7 +20,7 @@ def apart(
     owned: Iterable[torch.Tensor],
     is_late: Callable[[torch.Tensor], bool],
 ) -> list[torch.Tensor]:
-    """The tensors that a step returned, detached.
+    """The tensors that a step returned, detached; numbers that move as they are.
 
     Args:
         recorder: None where the step was not written down.
@@ -26,6 +30,9 @@ def apart(
     memory = set(map(storage_id, owned))
     found: list[torch.Tensor] = []
     for tensor in returned:
+        if node_of(tensor) is not None:
+            found.append(tensor)
+            continue
         if is_late(tensor):
             found.append(tensor)
             continue
@@ -35,3 +42,15 @@ def apart(
             value = value.clone()
         found.append(value)
     return found
+
+
+def output_of(name: str, value: object) -> OutputSpec:
+    """The output of a program that is ``value``, a tensor or a number that moves."""
+    layout = layout_of(value) if isinstance(value, torch.Tensor) else None
+    return OutputSpec(OutputKind.USER, name, layout)
+
+
+def result_of(value: Any) -> Any:
+    """What a program returns for it."""
+    node = node_of(value)
+    return value.detach() if node is None else node.value

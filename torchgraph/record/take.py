@@ -9,36 +9,41 @@ from functools import partial
 import torch
 from torch import nn
 
-from .._torch.distributed.held import layout_of
+from .._torch import tensor_hooks
 from .._torch.surroundings import ANOMALY
 from ..collection import weakly
 from ..errors import BackwardWithoutOptimizer, OptimizerWithoutBackward
 from ..guards import OwnState
-from ..ir.program import OutputKind, OutputSpec
+from ..guards.names import follow
+from ..ir.program import OutputKind, OutputSpec, Phase
 from ..live.discovery import bound_to
 from ..live.inputs import Call
 from ..live.micro_batch import micro_batch, pack
+from ..live.named import place_of, put
 from ..live.scaler import Scaling
 from ..live.step import Step
 from ..options.options import Options
 from ..structure import Contents
 from .amp import Autocast
-from .compare.outcome import Outcome, loss_of, what_came
+from .asked.asking import Asking
+from .chains.touched import Met
+from .compare.outcome import Outcome, loss_of, read_of_states, what_came
 from .driven import Driven
 from .ends import ends, made, relaid
 from .gradients import Gradients, kept, with_gradient
 from .history import with_history
-from .host.exits import Exits
+from .host.exits import Exits, Moving
 from .host.kept import gradient_of
+from .host.trees import OutputSlot, Trees
 from .inputs import Inputs
 from .ops.border import Border
-from .ops.generators import without_python_draws
 from .ops.recorder import Recorder
 from .ops.refusals import no_cond, readable_errors
 from .ops.undo import taken_back
 from .reads.names import NameWatch
-from .results import apart
+from .results import apart, output_of, result_of
 from .scripts import scripts_followed
+from .tape.number import bare, node_of
 from .tape.tape import Ref
 from .tape.told import NOBODY, Told
 from .tape.trail import Depth, Trail
@@ -63,12 +68,14 @@ def take(
     heard: bool = True,
     may_rest: bool = False,
     strict: bool = False,
+    owned: Sequence[torch.Tensor] = (),
 ) -> Outcome:
     """One real step: ``build``, its backward passes, the optimizers' own steps.
 
     ``built`` hears, before the update, whether the loss is returned. Not ``heard``: the tape is
     empty. ``may_rest``: a step without ``backward()`` updates nothing, else it is an error.
-    ``strict``: what no program can hold is raised, else `Outcome.eager` says it.
+    ``strict``: what no program can hold is raised, else `Outcome.eager` says it. ``owned``: tensors
+    from outside that nobody meets in a step that is not heard; no result lies in their memory.
 
     Raises:
         CaptureError and its kin, or what ``build`` raises: all is as before.
@@ -77,10 +84,14 @@ def take(
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
     taking.built, taking.warned, taking._calls.told = built, warned, told
     taking.may_rest = taking.driven.late = may_rest
+    taking.owned = owned
     told.begins(taking._recorder.tape, taking._inputs)
     try:
         taking.heard = not taking.refused(strict) and heard
         return taking.run()
+    except BaseException:
+        taking._numbers.leaked.settle()
+        raise
     finally:
         vars(taking._recorder.memory).clear()
         vars(taking).clear()  # it knows itself, and would keep the batch until a collection
@@ -107,14 +118,21 @@ class _Taking:
         for _, leaf in step.tensors():
             recorder.undo.foreign(leaf.value)
         self._border = Border(self._recorder, self._trail)
-        self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
+        tensors, trains = (leaf.value for leaf in step.leaves), bool(step.optimizers)
+        self._autocast = Autocast(options.autocast, tensors, trains=trains)
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
-        bound, moving = [build, *bound_to(build)], (numbers.holders, numbers.acted)
-        self._names = NameWatch((call.args, call.kwargs), self._attributes.watches, bound, *moving)
+        held = tensor_hooks([leaf.value for _, leaf in step.tensors()])  # C alone holds them
+        hooks = [hook for one in held if one for hook in one.values()]
+        bound = [build, *bound_to(build), *step.optimizers, *hooks]
+        moving = numbers.holders, numbers.acted
+        watch = self._attributes
+        given = (call.args, call.kwargs)
+        self._names = NameWatch(given, watch.watches, bound, *moving, wrote=watch.wrote)
         recorder.undo.moved, recorder.undo.refuses = self._names.moved, step.replicas.refuse_write
         numbers.leaked.let_go = self._names.let_go
         paths_ = {id(module): path for path, module in step.modules.items()}
+        self._asking = Asking(self._names, self._trail)
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
         self._outside: list[nn.Module] = []
         self._count = options.micro_batches if step.optimizers else 1
@@ -133,6 +151,7 @@ class _Taking:
         """A micro-batch is made of objects of its own, which nobody sees again."""
         self.built: Callable[[bool], None] = lambda returned: None
         self.warned: MutableSet[nn.Module] = set()
+        self.owned: Sequence[torch.Tensor] = ()
         self.may_rest = self._rests = False
         self.heard = True
         """Nobody listens to micro-batches after the first, and numbers are plain ones then."""
@@ -145,8 +164,8 @@ class _Taking:
         with ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             others = (t for t in self._call.tensors if id(t) not in self._step.index)
-            undo = self._recorder.undo
-            back = taken_back(self._step, undo, self._attributes, self.driven.may_undo)
+            undo, unheard = self._recorder.undo, not (self.heard or self.driven)
+            back = taken_back(self._step, undo, self._attributes, self.driven.may_undo, unheard)
             with back, ExitStack() as inner:
                 if not self.driven:
                     inner.enter_context(self._contents.kept(only_raised=True))
@@ -166,7 +185,7 @@ class _Taking:
 
     def _forward_and_backward(self) -> list[torch.Tensor]:
         with self._engine():
-            with self._listening(), self._random():
+            with self._listening(), self._asks():
                 self._step.replicas.spread()
                 self._came = what_came(self._run_build(self._batches[0]), self._whole)
                 self._border.refuse_texts(self._came)
@@ -212,19 +231,16 @@ class _Taking:
         with self._recorder.active(), self._border.active():
             yield
 
-    @contextmanager
-    def _random(self) -> Iterator[None]:
-        if not self.heard:
-            yield
-            return
-        with without_python_draws(self._names.frames.drawing, self._recorder):
-            yield
-            self._recorder.draws.finish()
+    def _asks(self) -> AbstractContextManager[None]:
+        """What the block asks of the process, and draws, counts."""
+        return self._asking.active(self._recorder, self._call) if self.heard else nullcontext()
 
     def _run_build(self, call: Call) -> object:
         before = [gradient_of(leaf.value) for _, leaf in self._step.tensors()]
         scripts = scripts_followed(self._step, self._recorder.give_up, lambda: self._trail.line)
-        with self._guarded(), self._calls.active(), scripts, self._read():
+        numbers = self._numbers.in_users_places() if self.heard else nullcontext()
+        self._calls.heard = self.heard
+        with self._guarded(), self._calls.active(), scripts, numbers, self._read():
             returned = self._build(*call.args, **call.kwargs)
         if self.driven:
             return returned
@@ -279,7 +295,7 @@ class _Taking:
 
     def _apart(self, returned: list[torch.Tensor]) -> list[torch.Tensor]:
         owned = [*(leaf.value for _, leaf in self._step.tensors()), *self._call.tensors]
-        owned += [leaf.value for leaf, _ in self._inputs.free]
+        owned += [*self.owned, *(leaf.value for leaf, _ in self._inputs.free)]
         # Clipping and optimizers write gradients in place.
         owned += [gradient for _, gradient in self._with_gradient() if not gradient.is_sparse]
         return apart(returned, self._recorder, owned, lambda t: self._final(t) is not None)
@@ -330,11 +346,13 @@ class _Taking:
     # --- what comes of it -------------------------------------------------------------------------
 
     def _outcome(self, tensors: list[torch.Tensor], values: list[int]) -> Outcome:
-        names, loss, returned = self._came.names, self._loss, self._packed(tensors)
+        names, loss = self._came.names, self._loss
         outputs: list[tuple[OutputSpec, object]] = [
-            (OutputSpec(OutputKind.USER, name, layout_of(tensor)), Ref(index))
+            (output_of(name, tensor), Ref(index))
             for name, index, tensor in zip(names, values, tensors, strict=False)
         ]
+        tensors = list(map(bare, tensors))
+        returned = self._packed(tensors)
         outputs += [
             (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed
         ]
@@ -344,7 +362,16 @@ class _Taking:
         leaves = list(inputs)
         met = self._names.finish(leaves, returned)
         watch, carried, given = self._attributes, self.driven.carried, self._call.tensors
-        exits = Exits.of(met, watch, carried, given, trees, adopts=bool(self.driven))
+
+        def more(name: str, value: object) -> OutputSlot:
+            """One more result of the program: a number that ends in a place."""
+            outputs.insert(len(tensors), (output_of(name, value), Ref(self._recorder.index(value))))
+            tensors.append(result_of(value))
+            return OutputSlot(len(tensors) - 1)
+
+        moving = Moving(self._numbers.places, self._numbers.written, more)
+        exits = Exits.of(met, watch, carried, given, trees, moving, adopts=bool(self.driven))
+        self._numbers.leaked.plain_again(_left_in(met, trees))
         if exits.refused is not None and self.heard:
             self._recorder.refuse(exits.refused)
         after = self._step.again(self.driven.own.unknown)
@@ -359,7 +386,8 @@ class _Taking:
             calls=self._calls.calls,
             reads=[*self._attributes.read_values(carried.sees_to), *self.driven.own.scaler_reads],
             changes=exits.changes,
-            names=exits.names,
+            names=[*exits.names, *self._asking.names()],
+            left_out=self._asking.left_out,
             aliases=tuple(self._recorder.memory.aliases(leaf for leaf, _ in leaves)),
             outside=self._outside,
             reduced=tuple(self._step.replicas.reduced),
@@ -377,8 +405,34 @@ class _Taking:
             adopted=self.driven.own.unknown,
             repeated=exits.repeated,
             strays=exits.strays,
+            numbers=exits.numbers if self._count == 1 and not self._updates_by_users_code() else (),
+            raised=frozenset(self._names.frames.raised),
+            looks=self.heard and self._count == 1 and not self._step.looks and self._has_looked(),
+            one_launch=self._is_one_launch(),
             eager=self._recorder.gave_up,
             passing=self._recorder.passing,
+            lenient=self._recorder.lenient,
+        )
+
+    def _is_one_launch(self) -> bool:
+        """True where a CUDA Graph runs the step: the host has no value in its midst."""
+        tensors = (*(leaf.value for _, leaf in self._step.tensors()), *self._call.tensors)
+        return self._options.cuda_graph == "require" or any(one.is_cuda for one in tensors)
+
+    def _updates_by_users_code(self) -> bool:
+        """True where the user's code runs after `build`, where the user's numbers do not move."""
+        return not self.driven and any(map(runs_users_code, self._step.optimizers))
+
+    def _has_looked(self) -> bool:
+        """The user's lines have read numbers of tensors, which hardly come twice."""
+        if self._is_one_launch():
+            return False
+        tape = self._recorder.tape
+        states = read_of_states(tape, list(self._inputs))
+        return any(
+            isinstance(one.value, float) and one.looked_at not in states
+            for one in tape.expectations
+            if one.provenance.phase is not Phase.UPDATE
         )
 
     def _packed(self, tensors: list[torch.Tensor]) -> object:
@@ -398,3 +452,14 @@ class _Taking:
         for child in module.modules():
             self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
             self._outside.append(child)
+
+
+def _left_in(met: Met, trees: Trees) -> Iterator[object]:
+    """What is written again by replays."""
+    yield from trees.objects
+    for one in met.touched:
+        yield one.container
+        owner, path = one.name.owner(), one.name.path
+        moves = node_of(follow(owner, path)) is not None
+        if moves and not isinstance(place_of(owner, path)[0], tuple):  # nothing is put into one
+            put(owner, path, bare(follow(owner, path)))

@@ -24,7 +24,10 @@ def applicable(heuristic: bool | None, devices: Collection[str]) -> bool | None:
 
 def chosen(heuristic: bool | None) -> AbstractContextManager[None]:
     """``torch.backends.cudnn.benchmark`` off (True) or on (False), and back at the end."""
-    return nullcontext() if heuristic is None else _benchmark(not heuristic)
+    return _AS_IT_IS if heuristic is None else _benchmark(not heuristic)
+
+
+_AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
 
 @contextmanager

@@ -62,7 +62,6 @@ class SignalsWait:
         """True when the signal to come is one that came before."""
         self._lock = threading.Lock()
         """Held where a signal is sent again: never after the block."""
-        self._ours = self._catch
 
     @property
     def interrupted(self) -> bool:
@@ -109,19 +108,23 @@ class SignalsWait:
     def _hold(self) -> None:
         for number in _SIGNALS:
             handler = _handler(number)
-            if callable(handler) and handler is not self._ours:
+            if callable(handler) and not self._is_ours(handler):
                 self._held[number] = handler
                 try:
-                    _set_handler(number, self._ours)
+                    _set_handler(number, self._catch)
                 except ValueError:  # embedded: the main thread of Python is another one
                     del self._held[number]
+
+    def _is_ours(self, handler: object) -> bool:
+        """True for `_catch`: no such method is kept, it would hold this, and this would hold it."""
+        return getattr(handler, "__self__", None) is self
 
     def _put_back(self) -> None:
         if self._came:
             with self._lock:
                 self._since = 0.0  # no signal is sent again from here on
         for number, handler in tuple(self._held.items()):
-            if _handler(number) is self._ours:  # else the step has put another one there
+            if self._is_ours(_handler(number)):  # else the step has put another one there
                 _set_handler(number, handler)
             del self._held[number]
 

@@ -15,8 +15,8 @@ from .._torch import below_autograd
 from ..capture.program_of import Captured
 from ..collection import afresh
 from ..distributed.errors import RankAbsent, RankLost
-from ..errors import CudaGraphRefused, GraphBroken, StepFailed
-from ..guards import Found
+from ..errors import CudaGraphRefused
+from ..guards import Found, GuardTimes
 from ..ir import names
 from ..ir.program import Program, Role
 from ..library import ValueMoved
@@ -34,10 +34,10 @@ from .commit import Commit
 from .cuda.cuda_graph import Calls, CudaGraph
 from .cuda.graphs import op_by_op
 from .fit import fits
-from .generators import Generators, gpus_drawn_on
 from .interrupts import CUT_SHORT, SignalsWait
 from .outputs import Ring
 from .switch import Switch
+from .undo import Undo, failure, gpus_drawn_on
 
 _KEPT = 64
 
@@ -62,6 +62,7 @@ class Replay:
         """What the first run took."""
         self.seconds: deque[float] = deque(maxlen=_KEPT)
         """What the last runs after it took, on the host."""
+        self.guard_times = GuardTimes()
         self.serves = code.program.signature.describe_inputs()
         self.aten_program = code.program
         """What it runs on `aten`."""
@@ -73,13 +74,14 @@ class Replay:
         """True while calls may have to be compared."""
         self.inductor_since: int | None = None
         """How many runs came before Inductor's code; None while it runs on aten."""
+        self.undo = Undo()
         self.broken: str = ""
         """What became of the last step, should it have gone no further than its run."""
         self.loss: torch.Tensor | None = None
         """The loss of the last run; None when it is not returned."""
         self._leaves = list(captured.leaves)
         self.options = options
-        self._cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
+        self.cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
         self._sets = 0
         """How many sets of output tensors take turns; 0: each call makes fresh ones."""
         self._ring: Ring | None = None
@@ -126,10 +128,9 @@ class Replay:
         return "" if self._switch is None else self._switch.failed
 
     def turn(self, calls: int, options: Options) -> AbstractContextManager[None]:
-        """Get ready for a call, of which ``calls`` were made before; what is to be around it.
+        """Get ready for a call after ``calls`` others; what is to be around it.
 
-        Inductor's code takes over when it is time. Signals wait when the run writes a state.
-        """
+        Inductor's code takes over when it is time. Signals wait when the run writes a state."""
         if options.outputs_buffer_size != self._sets:
             self._hand_out(options.outputs_buffer_size)
         switch = self._switch
@@ -147,7 +148,7 @@ class Replay:
         if compiled is not None:
             self._take(compiled.code)
             self.audit = compiled.audit
-            self.inductor_since, self._auditing = self.runs, not self.audit.is_over
+            self.inductor_since, self._auditing = self.runs, self.audit.is_due
         return switch.around(self._around, self.seconds[-1] if self.seconds else self.first_seconds)
 
     def confirmed(self, host: Host) -> None:
@@ -205,13 +206,13 @@ class Replay:
 
     def why_not(self) -> str:
         """Why this program cannot serve the next call; empty when it can."""
+        start, guard = self.guard_times.started(), self.captured.value_guard
         reason = self.guards.broken()
-        if reason:
-            return reason
-        guard = self.captured.value_guard
-        if guard is not None and not guard.holds([leaf.read() for leaf in self._branched]):
-            return guard.why_not
-        return ""
+        if not (reason or guard is None or guard.holds([one.read() for one in self._branched])):
+            reason = guard.why_not
+        if start:
+            self.guard_times.ended(start)
+        return reason
 
     def refit(self, step: Step, found: Found | None = None) -> bool:
         """Bind to the tensors that are there now, if they fit the program; False if they do not.
@@ -241,11 +242,14 @@ class Replay:
         self._bind()
         return True
 
-    def over(self, captured: Captured) -> Replay:
-        """The same program bound to other objects, run without a CUDA Graph."""
-        options = replace(self.options, cuda_graph="off")
+    def over(self, captured: Captured, *, audited: bool = False) -> Replay:
+        """The same program bound to other objects, without a CUDA Graph; compared if ``audited``"""
+        heuristic = self.cudnn_heuristic  # of which the program itself has warned
+        options = replace(self.options, cuda_graph="off", cudnn_heuristic=heuristic)
         code = Code(self.program, op_by_op(self.executable, self.program))
-        return Replay(captured, code, options, Calls())
+        found = Replay(captured, code, options, Calls())
+        found.runs, found.audit, found._auditing = self.runs, self.audit, audited
+        return found
 
     def run(self, call: Call) -> Any:
         """One step over the live state; what `build` returns. Raises what `results` does."""
@@ -274,7 +278,8 @@ class Replay:
         try:
             return self._run(call)
         except NotConfirmed as found:
-            assert self.audit is not None
+            if self._switch is None or self.audit is None:  # over copies
+                raise
             self.stay_on_aten()
             self.audit.drop(found, self.runs + 1)
         return self._run(call)
@@ -329,18 +334,21 @@ class Replay:
         self._commit = Commit(self.executable.outputs, wanted, live, self.norms)
         path = self.captured.loss_path
         self._loss = None if path is None else self._commit.returned.index(path)
-        self._gpus = gpus_drawn_on(self.program) if self.executable.expects else set()
+        self._gpus = gpus_drawn_on(self.program)
         guard = self.captured.value_guard
         self._branched = [] if guard is None else [live[fqn] for fqn in guard.fqns]
 
     # --- running ----------------------------------------------------------------------------------
 
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
-        before = Generators(self._gpus) if self._random else None
+        undo = self.undo
+        undo.draws(self._gpus if self._random else None)
         try:
             self._calls.number += 1
             self.broken = CUT_SHORT if self.writes else ""
-            with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
+            with below_autograd(), cudnn.chosen(self.cudnn_heuristic):
+                if copied := self._running.copied:
+                    undo.begin(copied, values)
                 if self._auditing:
                     return self._audited(values)
                 return self._function(values)
@@ -348,9 +356,8 @@ class Replay:
             self.broken = ""
             raise
         except BaseException as error:
-            wrote = self._wrote(error)
-            if before is not None and not wrote:
-                before.put_back()
+            if not (wrote := self._wrote(error)):
+                undo.put_back(values)
             if isinstance(error, Exception) or not wrote:
                 self.broken = ""
             if not isinstance(error, Exception):
@@ -358,26 +365,18 @@ class Replay:
             if isinstance(error, (CudaGraphRefused, RankLost, RankAbsent)) and not wrote:
                 raise
             if not self._running.moved(error):
-                raise self._failed(error, wrote=wrote) from error
+                self.broken = f"{type(error).__name__}: {error}" if wrote else ""
+                undo.count += not wrote
+                raise failure(self._running, error, wrote=wrote) from error
             moved = self._moved(error)
         raise afresh(moved)  # out here, where no frame of the step is held by it, and so no batch
 
     def _wrote(self, error: BaseException) -> bool:
         """True when states may be written; what comes from outside may come after the last line."""
+        if self._auditing and self.audit is not None and self.audit.undone:
+            return False
         outside = not isinstance(error, Exception) and self._running.node_at(error) is None
         return self._running.wrote(error) or (outside and self.writes)
-
-    def _failed(self, error: Exception, *, wrote: bool) -> StepFailed:
-        node = self._running.node_at(error)
-        if wrote:
-            self.broken = f"{type(error).__name__}: {error}"
-        state = "Some of the state was already updated." if wrote else "Nothing was updated."
-        what, said = getattr(node, "target", "the program"), str(error).rstrip(".")
-        return StepFailed(
-            f"{what} failed while the step ran: {said}. {state}",
-            where=self.executable.line_of(node),
-            fix=GraphBroken.fix if self.broken else "",
-        )
 
     def _moved(self, error: Exception) -> ValueMoved:
         tell(error, (one.gm.graph for one in self.executable.programs))
@@ -390,11 +389,8 @@ class Replay:
         return moved
 
     def _audited(self, values: list[Any]) -> tuple[Any, ...]:
-        audit = self.audit
-        assert audit is not None
-        if not audit.is_due():
-            return self._function(values)
+        assert self.audit is not None
         self._label(on=False)  # it runs the executable itself
-        results = audit.function(values, self.runs + 1)
-        self._auditing = not audit.is_over
+        results = self.audit.function(values, self.runs + 1)
+        self._auditing = self.audit.is_due
         return results

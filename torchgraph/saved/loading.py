@@ -120,7 +120,9 @@ class _Loading:
         self._programs: Any = content["programs"]
         self._options = not_shown(self._about["options"])
         self.default_dtype: torch.dtype = self._about["default_dtype"]
-        self._inputs = Inputs(_signed(self._about["parameters"]))
+        parameters = self._about["parameters"]
+        unread = [name for name, *_, is_read in parameters if not is_read]
+        self._inputs = Inputs(_signed(parameters), unread)
         self._graphs = CudaGraphs()
         self._leaves: dict[Any, Leaf] = {}
         self._places: dict[int, Place] = {}
@@ -256,6 +258,6 @@ def _signed(parameters: Any) -> Any:
 
 
 def _parameters(parameters: Any) -> Iterator[inspect.Parameter]:
-    for name, kind, optional in parameters:
+    for name, kind, optional, _ in parameters:
         default = None if optional else inspect.Parameter.empty
         yield inspect.Parameter(name, _KINDS[kind], default=default)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from ..calls.running import Running
 from ..errors import GraphBroken, NotSavable
 from ..ir.names import TRAIN
 from ..live import state
+from ..live.inputs import Inputs
 from ..live.state.optimizers import has_torchs_form
 from ..options.options import Options
 from ..replay.replay import Replay
@@ -29,8 +29,8 @@ class Parts:
 
     name: str
     class_name: str
-    parameters: tuple[tuple[str, int, bool], ...]
-    """Name, kind and whether it may be left out, of each parameter of `build`."""
+    parameters: tuple[tuple[str, int, bool, bool], ...]
+    """Name, kind, whether it may be left out and whether it is read, of each one of `build`."""
     options: Options
     replays: tuple[Replay, ...]
     state: Mapping[str, Any]
@@ -79,7 +79,7 @@ def parts_of(graph: Running) -> Parts:
     return Parts(
         graph._graph_name,
         type(graph).__name__,
-        tuple(_parameters(graph._inputs.signature)),
+        tuple(_parameters(graph._inputs)),
         options,
         replays,
         state.collect(held, graph._progress),
@@ -158,9 +158,10 @@ def _without_program(graph: Running) -> Exception:
     )
 
 
-def _parameters(signature: inspect.Signature) -> Iterator[tuple[str, int, bool]]:
-    for one in signature.parameters.values():
-        yield one.name, int(one.kind), one.default is not one.empty
+def _parameters(inputs: Inputs) -> Iterator[tuple[str, int, bool, bool]]:
+    unread = inputs.unread.names if inputs.unread is not None else ()
+    for one in inputs.signature.parameters.values():
+        yield one.name, int(one.kind), one.default is not one.empty, one.name not in unread
 
 
 def _places(graph: Running) -> Iterator[tuple[int, Place]]:

@@ -23,6 +23,7 @@ from ..live.step import Leaf
 from ..lower.inductor.job import fingerprint
 from ..record.host.host import Host
 from ..replay.replay import Replay
+from ..structure import UNREAD
 from . import compiled, directory, programs, values
 from .examples import example
 from .loaded import LoadedGraph
@@ -191,6 +192,11 @@ class _Program:
         self.source = f"# {number}: {replay.serves}\n{text.render(replay.aten_program)}"
 
 
+def _kept(value: object) -> object:
+    """An argument to write; who reads it knows which parameters `build` does not read."""
+    return None if value is UNREAD else value
+
+
 def _example(replay: Replay) -> tuple[dict[str, object], list[int]]:
     """A call with numbered tensors in place of real ones, what it returns; which have a history."""
     call, tree = replay.example, replay.captured.out_tree
@@ -201,8 +207,10 @@ def _example(replay: Replay) -> tuple[dict[str, object], list[int]]:
         )
     given = call.over(_numbered(len(call.tensors)))
     made = tree.example(_numbered(tree.count), given.args, given.kwargs)
-    found = {"args": given.args, "kwargs": given.kwargs, "returned": made}
-    both = [("takes", "args", given.args), ("takes", "kwargs", given.kwargs)]
+    args = tuple(_kept(value) for value in given.args)
+    kwargs = {name: _kept(value) for name, value in given.kwargs.items()}
+    found = {"args": args, "kwargs": kwargs, "returned": made}
+    both = [("takes", "args", args), ("takes", "kwargs", kwargs)]
     for what, root, value in (*both, ("returns", "output", made)):
         try:
             encoded(value, root=root)

@@ -80,12 +80,13 @@ class Contents:
         try:
             yield
         except BaseException:
-            self._put_back()
+            self.put_back()
             raise
         if not only_raised:
-            self._put_back()
+            self.put_back()
 
-    def _put_back(self) -> None:
+    def put_back(self) -> None:
+        """The objects hold what they held."""
         for number in self.changed():
             self.refill(number, self._before[number])
 
@@ -116,7 +117,8 @@ class Returned:
     def __init__(self, returned: object, contents: Contents | None) -> None:
         """Raises Unfit, with its path: something was returned in which no tensor can be found."""
         check(returned, "")
-        apart = Apart(None if contents is None else contents.returned_as_they_are, unique=True)
+        known = None if contents is None else contents.returned_as_they_are
+        apart = Apart(known, unique=True, numbers=True)
         self._root = apart.root(returned, "")
         self.count = len(apart.tree.tensors)
         """How many tensors were returned. Those after them went into arguments."""
@@ -131,11 +133,11 @@ class Returned:
         self.meets_arguments = any(isinstance(node, Given) for node in nodes) or bool(self._edits)
         """True when it gives back an object of the caller's, or writes one."""
         self._prepare()
-        self.tensors: list[torch.Tensor] = apart.tree.tensors
+        self.tensors: list[Any] = apart.tree.tensors
         self.ended: tuple[int, ...] = ()
         """Which of them come with a history in eager, and have none here."""
 
-    def forget(self) -> list[torch.Tensor]:
+    def forget(self) -> list[Any]:
         """The tensors, which nobody else keeps then."""
         tensors, self.tensors = self.tensors, []
         return tensors

@@ -15,14 +15,29 @@ import torch
 from .._torch import FakeTensor
 from ..ir.aliasing import is_opaque
 from .arrays import ArrayContent
-from .kinds import OPAQUE, SameAsItem, kind_of
+from .kinds import OPAQUE, SYMBOLS, SameAsItem, kind_of
 
 Key = tuple[object, ...]
 _Seen = dict[int, tuple[int, object]]
 
+
+class Unread:
+    """Stands for an argument that the step does not read."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "an argument that the step does not read"
+
+    def __reduce__(self) -> str:
+        return "UNREAD"
+
+
+UNREAD = Unread()
+
 _VALUES = frozenset(
     {bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout}
-    | {torch.Size, torch.memory_format, SameAsItem}
+    | {torch.Size, torch.memory_format, SameAsItem, Unread}
 )
 """Types whose objects are leaves, equal when they are."""
 
@@ -70,7 +85,7 @@ def key_of(value: Any, tensors: list[torch.Tensor], seen: _Seen) -> object:
             return leaf_key(value)
         _check_class(value)
         tensors.append(value)
-        return torch.Tensor
+        return cls
     seen[id(value)] = (len(seen), value)
     parts = kind.parts(value)
     return (
@@ -114,6 +129,8 @@ def leaf_key(value: Any) -> Key:
         raise Unfit(what, "pass torch.from_numpy(...).")
     if cls in _VALUES or cls is ArrayContent:
         return (cls, value)
+    if issubclass(cls, SYMBOLS):
+        return (cls,)
     if isinstance(value, _ONE_WAY) or cls.__module__ == "numpy":
         return (cls, repr(value))
     if isinstance(value, OPAQUE):

@@ -340,6 +340,8 @@ _BY_IDENTITY = (
     *(nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
 )
 """One of these is the same or another one; what it holds is watched elsewhere, if at all."""
+SYMBOLS = (torch.SymInt, torch.SymFloat)
+"""Numbers that move, while a step is recorded."""
 OPAQUE = (Iterator, Coroutine, io.IOBase)
 """What these will give is nowhere to be found."""
 
@@ -353,7 +355,7 @@ def kind_of(cls: type) -> Kind | None:
 def _kind_of(cls: type) -> Kind | None:
     if cls in (SameAsItem, PartStep, ArrayContent, *PLAIN, bool):
         return None
-    if issubclass(cls, (torch.Tensor, torch.Size, *_BY_IDENTITY, *OPAQUE)):
+    if issubclass(cls, (torch.Tensor, torch.Size, *SYMBOLS, *_BY_IDENTITY, *OPAQUE)):
         return None
     if cls.__name__ == "ndarray" and cls.__module__ == "numpy":
         return _Array(cls)

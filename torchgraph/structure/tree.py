@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from .keys import Unfit, key_name, key_of, leaf_key
-from .kinds import Kind, Part, kind_of
+from .kinds import SYMBOLS, Kind, Part, kind_of
 
 
 class Node:
@@ -69,7 +70,8 @@ class Tree:
     """Several objects, taken apart in one go."""
 
     roots: list[object] = field(default_factory=list)
-    tensors: list[torch.Tensor] = field(default_factory=list)
+    tensors: list[Any] = field(default_factory=list)
+    """With numbers that move, while a step is recorded."""
     places: list[str] = field(default_factory=list)
     """The path of each tensor."""
     objects: list[tuple[object, Made]] = field(default_factory=list)
@@ -83,6 +85,7 @@ class Apart:
         known: objects and tensors, by identity, that stand for themselves.
         unique: a tensor at two places is one tensor of the tree.
         held: identities of objects that stand for themselves if no tensor is in them.
+        numbers: a number that moves is no leaf, but has a place as a tensor has.
     """
 
     def __init__(
@@ -91,7 +94,9 @@ class Apart:
         *,
         unique: bool = False,
         held: Collection[int] = (),
+        numbers: bool = False,
     ) -> None:
+        self._numbers = numbers
         self.tree = Tree()
         self.paths: list[str] = []
         """Where each object was found that is no leaf."""
@@ -118,7 +123,8 @@ class Apart:
             return self._slot(value, path)
         kind = kind_of(type(value))
         if kind is None:
-            return value
+            moves = self._numbers and isinstance(value, SYMBOLS)
+            return self._slot(value, path) if moves else value
         again = self._made.get(id(value))
         if again is not None:
             return Again(again.number, again)
@@ -134,7 +140,7 @@ class Apart:
             made.held = id(value) in self._held
         return made
 
-    def _slot(self, tensor: torch.Tensor, path: str) -> Slot:
+    def _slot(self, tensor: Any, path: str) -> Slot:
         if self._unique and id(tensor) in self._slots:
             return self._slots[id(tensor)]
         slot = self._slots[id(tensor)] = Slot(len(self.tree.tensors))

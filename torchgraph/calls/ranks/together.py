@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from ..._torch.distributed.process_groups import around_the_end
 from ...distributed.errors import RanksDiffer
-from ...distributed.meetings.cards import Card, Does, Verdict, first_difference, judge
+from ...distributed.meetings.cards import RUNS, Card, Does, Verdict, first_difference, judge
 from ...distributed.meetings.exchange import Exchange, all_reached, exchange_of
 from ...distributed.meetings.presence import Presence, presence, several_ranks
 from ...ir.program import Role
@@ -84,6 +84,8 @@ class Together:
         self.takes_part = False
         """True once the Graph was seen to communicate."""
         self._name, self._options, self.close = name, options, close
+        self._may_meet = False
+        """True where there are others, as of the beginning of the call."""
         self._called = ""
         """The Graph, in words that are equal on all ranks."""
         self._exchange: Exchange | None = None
@@ -95,6 +97,8 @@ class Together:
         """True while the ranks have not said whether they confirm something."""
         self._stay = False
         """True where the ranks have found that all have to stay on aten."""
+        self._looks = False
+        """True where this rank wants to look at its program, or another one does."""
         self._calls = 0
         self._alone: WeakSet[Replay] = WeakSet()
         """Programs that meet nobody."""
@@ -107,7 +111,8 @@ class Together:
 
     def call(self) -> AbstractContextManager[None]:
         """One call of the Graph."""
-        if not several_ranks() or self._options().agreement == "off":
+        self._may_meet = several_ranks() and self._options().agreement != "off"
+        if not self._may_meet:
             return _ALONE
         if not self.takes_part and (ranks := ranks_of_stages(self._options())):
             self._joins(ranks)
@@ -127,21 +132,25 @@ class Together:
                 here.explain(error)
                 raise
 
-    def goes(self, replay: Replay, call: Call) -> None:
-        """The ranks meet before ``replay`` runs.
+    def goes(self, replay: Replay, call: Call, *, looks: bool = False) -> bool:
+        """The ranks meet before ``replay`` runs. True: they look at what it does.
+
+        Args:
+            looks: this rank wants to; then all do.
 
         Raises:
             ValueMoved: one of them has no program: all run in eager.
             RanksDiffer, RankLost, RankAbsent.
         """
-        if not self._acts() and not self._sees(replay):
-            return
+        if not self._may_meet or (not self._acts() and not self._sees(replay)):
+            return looks
         if self._all_in_eager:
             raise ValueMoved("", "", other="the ranks run this call in eager")
-        numbers = replay.numbers(call)
+        numbers, self._looks = replay.numbers(call), looks
         if not self._agrees(replay, numbers) and not self._agrees(replay, numbers, again=True):
             self._all_in_eager = True
             raise ValueMoved("", "", other="another rank has no such program for this call")
+        return self._looks
 
     def _agrees(self, replay: Replay, numbers: Any, *, again: bool = False) -> bool:
         """Whether all ranks run their programs. ``again``: if all stay on aten since just now."""
@@ -150,7 +159,8 @@ class Together:
         self._stay = False
         known = self._agreed.get(replay)
         quick = "" if known is None else f"{known} {replay.runs_on} {numbers!r}"
-        return self._settled(Does.REPLAY, quick, replay, numbers)
+        does = Does.LOOK if self._looks else Does.REPLAY
+        return self._settled(does, quick, replay, numbers)
 
     def turned(self, replay: Replay, calls: int, options: Options) -> AbstractContextManager[None]:
         """What `Replay.turn` gives; the others wait longer for a rank that compiles meanwhile."""
@@ -248,13 +258,14 @@ class Together:
         number = zlib.crc32(f"{self._called} {does.name} {said}".encode()) >> 2
         if exchange.same(number, self._seconds):
             self._agree(replay, card.program if card is not None else "")
-            return does in (Does.REPLAY, Does.CONFIRM)
+            return does in RUNS
         card = card or self._card(does, replay, numbers)
         texts = exchange.gather(card.text(), self._seconds)
         cards = dict(zip(exchange.ranks, map(Card.parse, texts), strict=True))
         verdict = judge(cards, programs=self._options().agreement == "program")
         self._raise_difference(verdict, exchange, replay, numbers)
         self._stay = verdict.stays is not None
+        self._looks = any(one.does is Does.LOOK for one in cards.values())
         if replay is not None and self._stay and replay.runs_on != "aten":
             replay.stay_on_aten(f"So does rank {verdict.stays}: all ranks run the same code.")
         if verdict.goes:

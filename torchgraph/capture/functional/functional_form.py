@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Target
 
 from ..._torch import (
     FakeTensorMode,
@@ -24,7 +25,7 @@ from ..._torch import (
 )
 from ...ir import effects, nodes
 from ...ir.aliasing import storages_of
-from ...ir.batch_norms import NATIVE
+from ...ir.batch_norms import NATIVE, VENDOR, BatchNorm
 from ...ir.each import Each
 from ...ir.nodes import op_of
 from ...ir.program import IN_PLACE, RECORDED, provenance
@@ -47,6 +48,7 @@ _Tensor = tuple[int, object]
 _SPLITTING = frozenset(
     {"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "unbind"}
 )
+_BATCH_NORMS: dict[Target, BatchNorm] = {norm.writing: norm for norm in (NATIVE, VENDOR)}
 _SAME_IN_ANY_LAYOUT = frozenset({"add", "sub", "mul", "neg", "clone", "detach"})
 """Element by element, without a function that vector code and its remainder compute differently."""
 
@@ -186,15 +188,18 @@ class _Copy:
             self._rows(node, node.target)
         elif not is_mutable(node.target):
             self._copy(node)
-        elif node.target is NATIVE.writing:
-            written = {out: node.args[arg] for out, arg in NATIVE.statistics.items()}
-            kept = [fake_like(self._mode, one) for one in tensors_of(list(written.values()))]
-            value = (*node.meta["val"], *kept)
-            new = self._made[node] = self._functional(node, NATIVE.functional, value)
-            new.meta[RECORDED] = True
-            self._write_parts(node, new, written)
+        elif node.target in _BATCH_NORMS:
+            self._batch_norm(node, _BATCH_NORMS[node.target])
         else:
             self._in_place(node)
+
+    def _batch_norm(self, node: fx.Node, norm: BatchNorm) -> None:
+        written = {out: node.args[arg] for out, arg in norm.statistics.items()}
+        kept = [fake_like(self._mode, one) for one in tensors_of(list(written.values()))]
+        value = (*node.meta["val"], *kept)
+        new = self._made[node] = self._functional(node, norm.functional, value)
+        new.meta[RECORDED] = True
+        self._write_parts(node, new, written)
 
     def _rows(self, node: fx.Node, each: Each) -> None:
         columns: Any = node.args[0]

@@ -16,27 +16,17 @@ bool require(bool good, const char* message) {
   return good;
 }
 
-void ask(Data& data, PyObject* dict, Question question, bool counts) {
+void ask(Data& data, PyObject* dict, Question question) {
   const auto number = static_cast<uint32_t>(data.dicts.size());
   const auto [known, fresh] = data.numbers.try_emplace(dict, number);
   if (fresh) {
-    data.dicts.push_back({keep(data, dict), 0});
+    // The first look compares: what is asked for need not be what is there.
+    data.dicts.push_back(hold_dict(keep(data, dict)));
     data.asked.push_back(-1);
   }
-  Held& held = data.dicts[known->second];
-  // The first look compares: what is asked for need not be what is there.
-  if (counts && !held.seen && watch(dict)) held.seen = ~uint64_t{0};
   question.next = data.asked[known->second];
   data.asked[known->second] = static_cast<int32_t>(data.questions.size());
   data.questions.push_back(question);
-}
-
-bool has_numbers(const Data& data, const Question& question) {
-  for (uint32_t i = question.first; i < question.first + question.count; ++i) {
-    PyTypeObject* type = Py_TYPE(data.entries[i].value);
-    if (type == &PyFloat_Type || type == &PyLong_Type) return true;
-  }
-  return false;
 }
 
 bool add_dict(Data& data, PyObject* dict, May may) {
@@ -52,9 +42,7 @@ bool add_dict(Data& data, PyObject* dict, May may) {
   while (PyDict_Next(dict, &position, &key, &value)) {
     data.entries.push_back({keep(data, key), keep(data, value)});
   }
-  // What changes in each step must not count: all would be looked at in each.
-  const bool moves = may == May::settings || (may == May::numbers && has_numbers(data, question));
-  ask(data, dict, question, !moves);
+  ask(data, dict, question);
   return true;
 }
 
@@ -72,14 +60,14 @@ bool is_laid_out(const Data& data, PyObject* tensor) {
   return right > 0 || (right == 0 && require(false, "a tensor is needed"));
 }
 
-void add_entry(Data& data, PyObject* dict, PyObject* key, PyObject* value) {
+void add_entry(Data& data, PyObject* dict, PyObject* key, PyObject* value, May may = May::equal) {
   Question question{};
   question.first = static_cast<uint32_t>(data.entries.size());
   question.count = 1;
   question.size = -1;
-  question.may = May::equal;
+  question.may = may;
   data.entries.push_back({keep(data, key), value ? keep(data, value) : nullptr});
-  ask(data, dict, question, false);
+  ask(data, dict, question);
 }
 
 }  // namespace
@@ -115,7 +103,7 @@ bool add_instance(Data& data, PyObject* args) {
   }
   keep(data, reinterpret_cast<PyObject*>(Py_TYPE(object)));
   data.instances.push_back({keep(data, object), Py_TYPE(object)});
-  ask(data, dict, question, true);
+  ask(data, dict, question);
   return true;
 }
 
@@ -131,16 +119,47 @@ bool add_elements(Data& data, PyObject* args) {
   return true;
 }
 
+bool add_content(Data& data, PyObject* args) {
+  PyObject *container, *base;
+  if (!PyArg_ParseTuple(args, "OO!:content", &container, &PyType_Type, &base)) return false;
+  const int right = PyObject_IsInstance(container, base);
+  if (right < 0 || !require(right, "content: not an instance of the type")) return false;
+  auto* type = reinterpret_cast<PyTypeObject*>(base);
+  const auto iterate = reinterpret_cast<getiterfunc>(PyType_GetSlot(type, Py_tp_iter));
+  if (!require(iterate, "content: the type has no iterator")) return false;
+  PyObject* iterator = iterate(container);
+  if (!iterator) return false;
+  const auto first = static_cast<uint32_t>(data.elements.size());
+  while (PyObject* element = PyIter_Next(iterator)) {
+    data.elements.push_back(keep(data, element));
+    Py_DECREF(element);
+  }
+  Py_DECREF(iterator);
+  if (PyErr_Occurred()) return false;
+  const auto count = static_cast<uint32_t>(data.elements.size()) - first;
+  data.contents.push_back({keep(data, container), iterate, first, count});
+  return true;
+}
+
 bool add_item(Data& data, PyObject* args) {
   PyObject *dict, *key, *value;
-  if (!PyArg_ParseTuple(args, "O!UO:item", &PyDict_Type, &dict, &key, &value)) return false;
+  if (!PyArg_ParseTuple(args, "O!OO:item", &PyDict_Type, &dict, &key, &value)) return false;
   add_entry(data, dict, key, value);
+  return true;
+}
+
+bool add_kind(Data& data, PyObject* args) {
+  PyObject *dict, *key, *type;
+  if (!PyArg_ParseTuple(args, "O!OO!:kind", &PyDict_Type, &dict, &key, &PyType_Type, &type)) {
+    return false;
+  }
+  add_entry(data, dict, key, type, May::kind);
   return true;
 }
 
 bool add_absent(Data& data, PyObject* args) {
   PyObject *dict, *key;
-  if (!PyArg_ParseTuple(args, "O!U:absent", &PyDict_Type, &dict, &key)) return false;
+  if (!PyArg_ParseTuple(args, "O!O:absent", &PyDict_Type, &dict, &key)) return false;
   add_entry(data, dict, key, nullptr);
   return true;
 }
@@ -148,7 +167,15 @@ bool add_absent(Data& data, PyObject* args) {
 bool add_attribute(Data& data, PyObject* args) {
   PyObject *owner, *name, *value;
   if (!PyArg_ParseTuple(args, "OUO:attribute", &owner, &name, &value)) return false;
-  data.attributes.push_back({keep(data, owner), keep(data, name), keep(data, value)});
+  data.attributes.push_back({keep(data, owner), keep(data, name), keep(data, value), false});
+  return true;
+}
+
+bool add_weak_attribute(Data& data, PyObject* args) {
+  PyObject *owner, *name, *value;
+  if (!PyArg_ParseTuple(args, "OUO:weak_attribute", &owner, &name, &value)) return false;
+  if (!require(PyCallable_Check(owner), "weak_attribute: a weak reference is needed")) return false;
+  data.attributes.push_back({keep(data, owner), keep(data, name), keep(data, value), true});
   return true;
 }
 
@@ -156,6 +183,17 @@ bool add_call(Data& data, PyObject* args) {
   PyObject *function, *arguments;
   if (!PyArg_ParseTuple(args, "OO!:call", &function, &PyTuple_Type, &arguments)) return false;
   data.calls.push_back({keep(data, function), keep(data, arguments)});
+  return true;
+}
+
+bool add_call_when(Data& data, PyObject* args) {
+  PyObject *dict, *function, *arguments;
+  if (!PyArg_ParseTuple(args, "O!OO!:call_when", &PyDict_Type, &dict, &function, &PyTuple_Type,
+                        &arguments)) {
+    return false;
+  }
+  const Call call{keep(data, function), keep(data, arguments)};
+  data.gated.push_back({hold_dict(keep(data, dict)), call});
   return true;
 }
 
@@ -215,6 +253,7 @@ bool add_leaves(Data& data, PyObject* args) {
     PyObject* tensor = PyList_GetItem(tensors, i);
     if (!is_laid_out(data, tensor)) return false;
     data.leaves.push_back(keep(data, tensor));
+    data.leaves_known = data.leaves_known && data.tensors.has(tensor);
   }
   return true;
 }

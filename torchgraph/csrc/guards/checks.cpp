@@ -19,6 +19,7 @@ bool same_float(PyObject* old, PyObject* now) {
 
 // Only values of exact built-in types are compared, so that no code of the user runs.
 bool same_value(PyObject* old, PyObject* now, May may) {
+  if (may == May::kind) return reinterpret_cast<PyObject*>(Py_TYPE(now)) == old;
   if (old == now) return true;
   PyTypeObject* type = Py_TYPE(old);
   if (may == May::nothing || type != Py_TYPE(now)) return false;
@@ -65,12 +66,11 @@ int answer(const Data& data, PyObject* dict, const Question& question) {
                           : has_among_others(dict, first, end, question.may);
 }
 
-// What the coming dicts need of memory: themselves, unless Python says anyway that they are as they
-// were, and the tables of those that are not.
+// What the coming dicts need of memory: their numbers, and the tables of those that have changed.
 void fetch_dicts(const std::vector<Held>& dicts, size_t i) {
   if (i + 2 * kAhead < dicts.size()) {
     const Held& far = dicts[i + 2 * kAhead];
-    if (account == Account::versions || !unchanged(far)) __builtin_prefetch(far.dict);
+    __builtin_prefetch(far.version ? static_cast<const void*>(far.version) : far.dict);
   }
   if (i + kAhead < dicts.size() && !unchanged(dicts[i + kAhead])) {
     const auto* table = read<const char*>(dicts[i + kAhead].dict, kTable);
@@ -110,6 +110,23 @@ bool list_holds(const List& row, PyObject* const* expected) {
   return true;
 }
 
+// 1: exactly these in this order.
+int content_holds(const Content& row, PyObject* const* expected) {
+  PyObject* iterator = row.iterate(row.container);
+  if (!iterator) return -1;
+  uint32_t i = 0;
+  bool good = true;
+  while (good) {
+    PyObject* now = PyIter_Next(iterator);
+    if (!now) break;
+    good = i < row.count && same_value(expected[i++], now, May::equal);
+    Py_DECREF(now);
+  }
+  Py_DECREF(iterator);
+  if (PyErr_Occurred()) return -1;
+  return good && i == row.count;
+}
+
 int is_true(PyObject* result) {
   if (!result) return -1;
   const int found = result == Py_True;
@@ -141,8 +158,8 @@ int hooks_hold(const Data& data, Hooks& hooks) {
   return found;
 }
 
-int attribute_holds(const Attribute& row) {
-  PyObject* now = PyObject_GetAttr(row.owner, row.name);
+int attribute_of(PyObject* owner, const Attribute& row) {
+  PyObject* now = PyObject_GetAttr(owner, row.name);
   if (!now) {  // it is gone, or a cell is empty
     const bool gone = PyErr_ExceptionMatches(PyExc_AttributeError) ||
                       PyErr_ExceptionMatches(PyExc_ValueError);
@@ -152,6 +169,31 @@ int attribute_holds(const Attribute& row) {
   const int found = now == row.value;
   Py_DECREF(now);
   return found;
+}
+
+// Nobody reads an attribute of what is gone.
+int attribute_holds(const Attribute& row) {
+  if (!row.weak) return attribute_of(row.owner, row);
+  PyObject* owner = PyObject_CallNoArgs(row.owner);
+  if (!owner) return -1;
+  const int found = owner == Py_None ? 1 : attribute_of(owner, row);
+  Py_DECREF(owner);
+  return found;
+}
+
+int answer_of(const Call& call) {
+  return is_true(PyObject_Call(call.function, call.args, nullptr));
+}
+
+int gated_hold(std::vector<Gated>& rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i + kAhead < rows.size()) __builtin_prefetch(rows[i + kAhead].held.version);
+    if (unchanged(rows[i].held)) continue;
+    const int found = answer_of(rows[i].call);
+    if (found != 1) return found;
+    found_good(rows[i].held);
+  }
+  return 1;
 }
 
 template <class Rows, class Test>
@@ -172,6 +214,10 @@ int holds(Data& data) {
   for (const List& row : data.lists) {
     if (!list_holds(row, data.elements.data() + row.first)) return 0;
   }
+  for (const Content& row : data.contents) {
+    found = content_holds(row, data.elements.data() + row.first);
+    if (found != 1) return found;
+  }
   found = all_hold(data.attributes, attribute_holds);
   if (found == 1) {
     found = all_hold(data.hooks, [&](Hooks& hooks) { return hooks_hold(data, hooks); });
@@ -180,9 +226,13 @@ int holds(Data& data) {
   if (found == 1) found = data.storages.hold(data.tensors.moved());
   if (found != 1) return found;
   data.tensors.settled();
-  return all_hold(data.calls, [](const Call& call) {
-    return is_true(PyObject_Call(call.function, call.args, nullptr));
-  });
+  found = gated_hold(data.gated);
+  return found == 1 ? all_hold(data.calls, answer_of) : found;
+}
+
+bool is_bare(const Data& data) {
+  return !data.cleared && data.leaves_known && data.gradients.tensors.empty() &&
+         data.tensors.bare();
 }
 
 int no_gradients(const Data& data) {

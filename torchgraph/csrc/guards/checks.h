@@ -18,12 +18,13 @@ enum class May : uint8_t {
   nothing,   // the very object
   numbers,   // an int or a float may be another of its type
   equal,     // a number, a string or a tuple of them may be an equal one
+  kind,      // any of its type: the step moves it on
   settings,  // the same, and a float may be another
 };
 
 struct Entry {
   PyObject* key;
-  PyObject* value;  // null: there must be none; where all keys are compared: any
+  PyObject* value;  // null: there must be none; where all keys are compared: any; of a kind: the type
 };
 
 // What is compared of a dict: exactly these entries in this order, or some of them and its size.
@@ -47,15 +48,30 @@ struct List {
   uint32_t count;
 };
 
+// A set, a deque, the order of an OrderedDict: all that an iterator of a built-in type gives.
+struct Content {
+  PyObject* container;
+  getiterfunc iterate;
+  uint32_t first;
+  uint32_t count;
+};
+
 struct Attribute {
-  PyObject* owner;
+  PyObject* owner;  // or a weak reference to it
   PyObject* name;
   PyObject* value;
+  bool weak;
 };
 
 struct Call {
   PyObject* function;
   PyObject* args;
+};
+
+// Asked when the dict is not as it was when the answer was good.
+struct Gated {
+  Held held;
+  Call call;
 };
 
 struct Place {
@@ -89,16 +105,19 @@ struct Data {
   std::vector<Question> questions;
   std::vector<Entry> entries;
   std::vector<List> lists;
-  std::vector<PyObject*> elements;
+  std::vector<Content> contents;
+  std::vector<PyObject*> elements;  // of lists and contents
   std::vector<Attribute> attributes;
   std::vector<Hooks> hooks;
   std::vector<Place> empty;
+  std::vector<Gated> gated;
   std::vector<Call> calls;
   PyObject* laid_out = nullptr;  // the type whose instances have the layout
   Layout layout{};
   Tensors tensors;
   Storages storages;
   std::vector<PyObject*> leaves;  // their gradients are read as the layout says
+  bool leaves_known = true;       // all of them are among `tensors`
   Gradients gradients;
   bool cleared = false;  // by the garbage collector: nothing is left to compare with
 };
@@ -108,5 +127,8 @@ int holds(Data& data);
 
 // 1: no tensor has a gradient. 0: one has. -1: an exception is set.
 int no_gradients(const Data& data);
+
+// True when holds() has just said so of all: each of them is among the tensors that it has compared.
+bool is_bare(const Data& data);
 
 }  // namespace torchgraph

@@ -1,4 +1,4 @@
-// Has a dict changed since it was last looked at? One word says so, where Python keeps account.
+// Has a dict changed since it was last looked at? One number of its own says so, where there is one.
 #pragma once
 
 #include <Python.h>
@@ -10,39 +10,21 @@ namespace torchgraph {
 // A dict, and when it was last found to be good.
 struct Held {
   PyObject* dict;
-  uint64_t seen;  // 0: nobody says when it changes
+  const uint64_t* version;  // moves with each change of the dict; null: nobody says when it changes
+  uint64_t seen;
 };
 
-// Who says when a dict changes.
-enum class Account : uint8_t {
-  none,      // nobody: each look compares
-  versions,  // the dict: Python 3.10 and 3.11 give it a new number with each change
-  watched,   // Python, from 3.12 on, when asked to: one number counts the changes of all such dicts
-};
-
-extern Account account;
-extern uint64_t changes;
-
-// Finds out which it is. 0, or -1 with an exception.
+// Finds out where dicts have a number. 0, or -1 with an exception.
 int open_account();
 
-// From now on changes of this dict count. False: they do not.
-bool watch(PyObject* dict);
+// A dict that has not been found good yet. It has to live as long as what is returned.
+Held hold_dict(PyObject* dict);
 
-inline uint64_t version_of(PyObject* dict) {
-  // After the reference count, the type and the number of entries; see open_account.
-  return reinterpret_cast<const uint64_t*>(dict)[3];
-}
-
-inline bool unchanged(const Held& held) {
-  if (account == Account::versions) return version_of(held.dict) == held.seen;
-  return account == Account::watched && held.seen == changes;
-}
+inline bool unchanged(const Held& held) { return held.version && *held.version == held.seen; }
 
 // It was compared and found to be good.
 inline void found_good(Held& held) {
-  if (account == Account::versions) held.seen = version_of(held.dict);
-  if (account == Account::watched && held.seen) held.seen = changes;
+  if (held.version) held.seen = *held.version;
 }
 
 }  // namespace torchgraph

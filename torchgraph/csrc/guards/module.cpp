@@ -5,6 +5,7 @@
 
 #include "add.h"
 #include "checks.h"
+#include "events.h"
 #include "inputs.h"
 
 namespace torchgraph {
@@ -36,6 +37,8 @@ PyObject* checks_hold(PyObject* self, PyObject*) { return answer(holds(data_of(s
 PyObject* checks_no_gradients(PyObject* self, PyObject*) {
   return answer(no_gradients(data_of(self)));
 }
+
+PyObject* checks_bare(PyObject* self, PyObject*) { return answer(is_bare(data_of(self))); }
 
 PyObject* checks_new(PyTypeObject* type, PyObject*, PyObject*) {
   auto alloc = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
@@ -90,15 +93,25 @@ PyMethodDef methods[] = {
     {"instance", method<add_instance>, METH_VARARGS,
      "instance(object, dict, names): the class, all keys in their order, the values under the names."},
     {"elements", method<add_elements>, METH_VARARGS, "elements(list): exactly those of now."},
+    {"content", method<add_content>, METH_VARARGS,
+     "content(container, type): exactly those, or equal plain ones, that the iterator of a built-in "
+     "type gives now."},
     {"item", method<add_item>, METH_VARARGS,
      "item(dict, key, value): this value, or an equal plain one, under the key."},
+    {"kind", method<add_kind>, METH_VARARGS,
+     "kind(dict, key, type): any value of exactly this type under the key."},
     {"absent", method<add_absent>, METH_VARARGS, "absent(dict, key): no such key."},
     {"attribute", method<add_attribute>, METH_VARARGS,
      "attribute(owner, name, value): getattr gives this very object."},
+    {"weak_attribute", method<add_weak_attribute>, METH_VARARGS,
+     "weak_attribute(reference, name, value): the same of what a weak reference leads to, if it is "
+     "still there."},
     {"hooks", method<add_hooks>, METH_VARARGS,
      "hooks(owner, name, places, none_came): when the attribute is another object than at the last "
      "look, the dicts at all (dict, key) are empty and none_came() is True."},
     {"call", method<add_call>, METH_VARARGS, "call(function, args): returns True."},
+    {"call_when", method<add_call_when>, METH_VARARGS,
+     "call_when(dict, function, args): returns True; asked again only when the dict has changed."},
     {"layout", method<add_layout>, METH_VARARGS,
      "layout(type, layout): how tensors of this type lie in memory; comes before the next three."},
     {"tensors", method<add_tensors>, METH_VARARGS,
@@ -114,6 +127,8 @@ PyMethodDef methods[] = {
     {"hold", checks_hold, METH_NOARGS,
      "True when everything is as it was added; False when Python has to look."},
     {"no_gradients", checks_no_gradients, METH_NOARGS, "True when no tensor has a gradient."},
+    {"bare", checks_bare, METH_NOARGS,
+     "True when no tensor had one, for certain, at the hold() that has just given True."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -150,8 +165,8 @@ PyModuleDef_Slot module_slots[] = {
 };
 
 PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_guards", "The guards of torchgraph, compiled.", 0, nullptr,
-    module_slots,          nullptr,   nullptr,                               nullptr};
+    PyModuleDef_HEAD_INIT, "_guards", "The guards of torchgraph, compiled.", 0,
+    events_methods,        module_slots, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace torchgraph

@@ -35,7 +35,11 @@ uint32_t Patterns::number(const char* bytes, size_t size) {
 }
 
 bool Patterns::same(uint32_t number, const char* bytes) const {
-  return std::memcmp(kept_.data() + number * size_, bytes, size_) == 0;
+  const char* kept = kept_.data() + number * size_;
+  if (hole_ < 0) return std::memcmp(kept, bytes, size_) == 0;
+  const size_t after = hole_ + sizeof(void*);
+  return std::memcmp(kept, bytes, hole_) == 0 &&
+         (after >= size_ || std::memcmp(kept + after, bytes + after, size_ - after) == 0);
 }
 
 void Tensors::add(PyObject* function, PyObject* arguments) {
@@ -46,6 +50,7 @@ void Tensors::add(PyObject* function, PyObject* arguments) {
     tensor.object = PyTuple_GetItem(arguments, i);
     look(tensor);
     tensors_.push_back(tensor);
+    known_.insert(tensor.object);
   }
   moved_ = false;
   batches_.push_back({function, arguments, first, count});
@@ -93,20 +98,32 @@ int Tensors::hold() {
   // Patterns are only ever added. Checks made anew start with none.
   if (metadata_.count() + history_.count() > 4 * total + 64) return 0;
   for (size_t i = 0; i < std::min(kAhead, total); ++i) fetch(tensors_[i]);
+  gradients_ = 0;
   for (const Batch& batch : batches_) {
     bool alike = true;
     for (size_t i = batch.first; i < batch.first + batch.count; ++i) {
       if (i + kAhead < total) fetch(tensors_[i + kAhead]);
       alike = alike && same(tensors_[i]);
     }
-    if (alike) continue;
-    PyObject* answer = PyObject_Call(batch.function, batch.arguments, nullptr);
-    if (!answer) return -1;
-    Py_DECREF(answer);
-    if (answer != Py_True) return 0;
-    for (size_t i = batch.first; i < batch.first + batch.count; ++i) look(tensors_[i]);
+    if (!alike) {
+      PyObject* answer = PyObject_Call(batch.function, batch.arguments, nullptr);
+      if (!answer) return -1;
+      Py_DECREF(answer);
+      if (answer != Py_True) return 0;
+      for (size_t i = batch.first; i < batch.first + batch.count; ++i) look(tensors_[i]);
+    }
+    gradients_ += trained(batch);
   }
   return 1;
+}
+
+size_t Tensors::trained(const Batch& batch) const {
+  size_t found = 0;
+  for (size_t i = batch.first; i < batch.first + batch.count; ++i) {
+    const char* autograd = tensors_[i].autograd;
+    found += autograd && read<const void*>(autograd, layout_.grad) != layout_.no_grad;
+  }
+  return found;
 }
 
 bool has_gradient(const Layout& layout, PyObject* tensor) {

@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <unordered_set>
 #include <vector>
 
 namespace torchgraph {
@@ -19,7 +20,7 @@ struct Layout {
   Py_ssize_t autograd;  // in that: the address of its AutogradMeta, or null
   Span metadata;        // in the TensorImpl: shape, strides, dtype, device, keys
   Span history;         // in the AutogradMeta: requires_grad, the gradient, what it was made by
-  Py_ssize_t grad;      // in that too: the address of the gradient
+  Py_ssize_t grad;      // in that: the address of the gradient, which may be another at each call
   const void* no_grad;  // what is there when there is none
   const void* no_view;  // how the AutogradMeta of a tensor begins that is no view of another
   Py_ssize_t offset;    // in the metadata: the storage offset
@@ -52,12 +53,16 @@ struct Batch {
 // Byte patterns of one size, each kept once: tensors of one shape and dtype share theirs.
 class Patterns {
  public:
+  // A word at `hole`, if that is one, may be anything.
+  explicit Patterns(Py_ssize_t hole = -1) : hole_(hole) {}
+
   // The number of a pattern, new or known.
   uint32_t number(const char* bytes, size_t size);
   bool same(uint32_t number, const char* bytes) const;
   size_t count() const { return size_ ? kept_.size() / size_ : 0; }
 
  private:
+  Py_ssize_t hole_;
   size_t size_ = 0;
   std::vector<char> kept_;
 };
@@ -65,8 +70,11 @@ class Patterns {
 // All objects are borrowed.
 class Tensors {
  public:
-  explicit Tensors(const Layout& layout = {}) : layout_(layout) {}
+  explicit Tensors(const Layout& layout = {})
+      : layout_(layout), history_(layout.grad - layout.history.begin) {}
   void add(PyObject* function, PyObject* arguments);
+
+  bool has(PyObject* tensor) const { return known_.count(tensor) > 0; }
 
   // 1: they are what they were when torch's check last found them good, or it does so now. 0: they
   // are not. -1: an exception is set.
@@ -76,16 +84,22 @@ class Tensors {
   bool moved() const { return moved_; }
   void settled() { moved_ = false; }
 
+  // True when none of them has a gradient, as hold() has just found them.
+  bool bare() const { return gradients_ == 0; }
+
  private:
   void fetch(const Tensor& tensor) const;
   bool same(const Tensor& tensor) const;
   void look(Tensor& tensor);
+  size_t trained(const Batch& batch) const;
 
   Layout layout_;
   std::vector<Tensor> tensors_;
+  std::unordered_set<PyObject*> known_;
   std::vector<Batch> batches_;
   Patterns metadata_, history_;
   bool moved_ = false;
+  size_t gradients_ = 0;  // how many of them have one, at the last hold()
 };
 
 bool has_gradient(const Layout& layout, PyObject* tensor);

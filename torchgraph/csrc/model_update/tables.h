@@ -226,17 +226,29 @@ void launch_tables(const std::vector<UpdateRecord>& records, const UpdateNumbers
 void count_steps(const UpdateArguments& arguments, const UpdateNumbers& numbers,
                  cudaStream_t stream);
 
-// Steps in the host's memory are counted by the host, now: not if the device decides, nor when.
-inline void check_host_steps(const UpdateArguments& arguments, cudaStream_t stream) {
+// True for a little-endian floating-point number in the host's memory that is not 0, of any sign.
+inline bool is_not_zero(const unsigned char* bytes, int64_t size) {
+  if ((bytes[size - 1] & 0x7f) != 0) return true;  // but for the sign
+  return std::any_of(bytes, bytes + size - 1, [](unsigned char byte) { return byte != 0; });
+}
+
+// Steps in the host's memory are counted by the host, now: so it waits for ``found_inf`` first, as
+// GradScaler does. True when that skips the update. A capture cannot wait, and is refused.
+inline bool skipped_by_host(const UpdateArguments& arguments, cudaStream_t stream) {
   const bool any = std::any_of(arguments.steps.begin(), arguments.steps.end(),
                                [](const Operand& step) { return step.on_cpu(); });
-  if (!any) return;
-  STD_TORCH_CHECK(!arguments.found_inf, "torchgraph::", arguments.rule.name,
-                  ": with a found_inf the steps must be on the parameters' device.");
+  if (!any) return false;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   STD_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
   STD_TORCH_CHECK(status == cudaStreamCaptureStatusNone, "torchgraph::", arguments.rule.name,
                   ": in a CUDA Graph the steps must be on the parameters' device.");
+  if (!arguments.found_inf) return false;
+  unsigned char bytes[8];
+  const int64_t size = element_size(arguments.found_inf->dtype);
+  STD_CUDA_CHECK(
+      cudaMemcpyAsync(bytes, arguments.found_inf->data, size, cudaMemcpyDeviceToHost, stream));
+  STD_CUDA_CHECK(cudaStreamSynchronize(stream));
+  return is_not_zero(bytes, size);
 }
 
 // Checks, then runs launch<M>(records, numbers, stream) for both arithmetic types.
@@ -248,7 +260,7 @@ void run_update(const RuleInfo& rule, bool on_device, StableIValue* stack, const
   if (arguments.params.empty()) return;
   const torch::stable::accelerator::DeviceGuard guard(arguments.params[0].device_index);
   const cudaStream_t stream = stream_of(arguments.params[0]);
-  check_host_steps(arguments, stream);
+  if (skipped_by_host(arguments, stream)) return;
   arguments.raise_written();
   const NoGrad no_grad;
   UpdateRecords records(arguments);

@@ -18,6 +18,11 @@ class Does(enum.Enum):
     EAGER = "run in eager"
     CONFIRM = "confirm its program"
     NOTHING = "confirm nothing"
+    LOOK = "run in eager, and its program on copies"
+
+
+RUNS = frozenset({Does.REPLAY, Does.CONFIRM, Does.LOOK})
+"""What takes a program that all ranks have."""
 
 
 class Card(NamedTuple):
@@ -96,7 +101,7 @@ def judge(cards: Mapping[int, Card], *, programs: bool = True) -> Verdict:
             )
     if not _reduce_what_is_used(cards):
         return Verdict(False)
-    acts = {rank: card for rank, card in cards.items() if card.does in (Does.REPLAY, Does.CONFIRM)}
+    acts = {rank: card for rank, card in cards.items() if card.does in RUNS}
     if programs:
         differ = _apart(acts, lambda card: card.kind, lambda card: card.program) or _apart(
             acts, lambda card: card.kind + card.code, lambda card: card.passes

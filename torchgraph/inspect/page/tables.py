@@ -81,13 +81,12 @@ def pipeline(found: Pipeline | None) -> Table:
     return Table(title(found), COLUMNS, cells(found.stages if found else ()))
 
 
-def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> Table:
+def guards(rows: Sequence[Guard], moving: Sequence[str], checked: str) -> Table:
     """Guarded attributes."""
     notes = ["And modules, parameters, buffers, hooks and param groups themselves."]
     if moving:
         notes.append(f"Free to move: {', '.join(moving)}.")
-    checked = "in Python" if form == "python" else "by compiled code"
-    notes.append(f"Checked before each call, {checked}.")
+    notes.append(f"{checked[0].upper()}{checked[1:]}.")
     cells = [(row.name, row.value) for row in rows]
     return Table("A change of these needs another program", ("name", "value"), cells, notes)
 
@@ -125,6 +124,7 @@ def calls(found: CallCounts) -> Table:
     """How the calls so far have run, and why where it was in eager."""
     eager = sum(one.count for one in found.eager)
     title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
+    title += f"; {found.looked} of the first were looked at" if found.looked else ""
     cells = [(one.serves, str(one.count), one.why) for one in found.eager]
     return Table(title, ("in eager", "calls", "why"), cells, () if cells else ("None in eager.",))
 

@@ -94,6 +94,15 @@ class Halves(Composite):
         """The host's half, then the device's."""
         return (self.host, self.device)
 
+    @property
+    def copied(self) -> tuple[int, ...]:
+        """Those of the device's half; what the host's half writes is put back here."""
+        return self.device.copied
+
+    def wrote(self, error: BaseException) -> bool:
+        """True when the device's half had begun to write what nobody puts back."""
+        return self.device.wrote(error)
+
     def numbers(self, values: Sequence[Any]) -> Numbers:
         """Run the host's half."""
         results = self.host.function(values)

@@ -215,11 +215,15 @@ class Halving:
         return self._call(target, args, kwargs)
 
     def _stamp(self, origin: fx.Node) -> None:
-        """Say where the nodes made last come from."""
+        """Say where the nodes made last come from: the one of ``origin``, and reads of numbers."""
+        made = self._on_device.get(origin)
+        # Nodes are only ever appended: before the first that is stamped, all are.
         for node in reversed(self._rest.nodes):
-            if node.op != "call_function" or "provenance" in node.meta:
+            known = "provenance" in node.meta
+            if node.op != "call_function" or (known and node is not made):
                 break
-            node.meta["provenance"] = made_by(provenance(origin), "halves")
+            if not known:
+                node.meta["provenance"] = made_by(provenance(origin), "halves")
 
     def _update(self, node: fx.Node) -> fx.Node:
         """The form of an update op that takes its numbers as tensors, and counts no steps."""

@@ -34,6 +34,10 @@ class EachInPlace:
         self.body = lower(_with_spare(each.body, spare))
         self._written = frozenset({*each.written, *spare})
 
+    def inner(self) -> list[fx.Node]:
+        """The calls that one of it makes, for each row."""
+        return list(self.body.nodes)
+
     def writes(self, args: Sequence[Argument]) -> list[fx.Node]:
         """The arguments that a call writes: those of the columns that its rows write."""
         columns = enumerate(sequence(args[0]))

@@ -6,10 +6,11 @@ its level: ops outside of level n run before region n, which runs before those o
 Mostly there is one region: forward and backward. What the backward recomputes begins levels of its
 own, one for each checkpointed region: within one region the compiler would compute it once. So does
 what a collective is to run beside: in one region with its argument, it would have run before.
-Predicates stay outside, and so do ops whose result's size depends on data; a region before the last
-predicate writes no state. Compiled code knows memory, and not the bit that says that it is to be
-read conjugated or negated: ops that meet such a value stay outside, too. So do the copies by which
-states change places: the compiler drops a copy, and would write what the next state is to become.
+Predicates stay outside, and so do ops whose result's size depends on data, and those that may raise
+but for those whose indices are checked before; a region before the last predicate writes no state.
+Compiled code knows memory, and not the bit that says that it is to be read conjugated or negated:
+ops that meet such a value stay outside, too. So do the copies by which states change places: the
+compiler drops a copy, and would write what the next state is to become.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import fx
 from torch.fx.node import ArgumentT
 
 from ..._torch import OpOverload, graph_module, schema_of, storage_id
+from ..._torch.inductor import flat_indices_are_wrong
 from ...ir import effects
 from ...ir.aliasing import alias_sources, refresh_views, storages_of, waits_for
 from ...ir.nodes import operand
@@ -30,7 +32,9 @@ from ...ir.program import OutputKind, Program, TensorMeta, provenance
 from ...ir.values import leaves, sized_by_data
 from ..expects import expects_of, guards
 from ..numbers import numbers
+from ..raising import may_raise
 from . import fast_draws
+from .checked import computes, with_checks
 from .region import Crossing, Region, RegionGraph
 from .repeats import RepeatedPart, repeats
 from .travels import begun_early, views_between, wait_late
@@ -49,6 +53,9 @@ _NEVER_INSIDE = frozenset(
         # Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward.
         *("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
         "torchgraph::rnn_layer_without_grad",
+        # The compiler goes by fake kernels, which do not know the size of what is kept.
+        *("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"),
+        *("aten::miopen_rnn", "aten::miopen_rnn_backward"),
         "torchgraph::differs",  # a pause looks for its node to say what has moved
     }
 )
@@ -71,10 +78,13 @@ class _Cut:
         self._program = program
         self._part = part
         self._eager_draws = eager_draws
+        self._checks = with_checks(program)
         self._ops = [n for n in program.nodes if n.op in ("call_function", "get_attr")]
         self._sources_of_numbers = _sources_of_numbers(self._ops)
         self._swapped = _swapped(program)
         self._outside: set[fx.Node] = set()
+        for check in (check for checks in self._checks.values() for check in checks):
+            self._outside |= computes(check)
         for node in self._ops:
             if self._stays_outside(node):
                 self._outside.add(node)
@@ -125,8 +135,8 @@ class _Cut:
             return True
         if self._eager_draws and _name(node) in _BLANK:
             return True
-        if _name(node) in _NEVER_INSIDE or effects.of_users(node.target):
-            return True  # the process that compiles knows torch's ops and ours
+        if _never_inside(node):
+            return True
         return bool(numbers.moving(node)) and not numbers.takes_tensors(
             node.target, node.meta["val"]
         )
@@ -162,7 +172,7 @@ class _Cut:
         first = node.args[0] if node.args else None
         needless = first if node in self._outside and _name(node) in _LIKE else None
         read = [source for source in node.all_input_nodes if source is not needless]
-        return [*read, *self._guards.get(node, ())]
+        return [*read, *self._guards.get(node, ()), *self._checks.get(node, ())]
 
     # --- outside ----------------------------------------------------------------------------------
 
@@ -283,8 +293,39 @@ class _Cut:
         return self._level[node] < level or (self._level[node] == level and node in self._outside)
 
 
+def _never_inside(node: fx.Node) -> bool:
+    """True for an op that compiled code does not know, or computes otherwise.
+
+    The process that compiles knows torch's ops and ours.
+    """
+    unknown = _name(node) in _NEVER_INSIDE or effects.of_users(node.target)
+    return unknown or _is_flat_index(node) or _may_end(node) or _takes_a_flag(node)
+
+
+def _takes_a_flag(node: fx.Node) -> bool:
+    """True where a comparison of numbers goes in: they are handed to a region as float64."""
+    values = (source.meta.get("val") for source in node.all_input_nodes)
+    return any(isinstance(value, (bool, torch.SymBool)) for value in values)
+
+
+def _may_end(node: fx.Node) -> bool:
+    """True for an op that may raise: compiled code may not, or end the process. Ours do raise."""
+    return may_raise(node) and not _name(node).startswith("torchgraph::")
+
+
 def _name(node: fx.Node) -> str:
     return schema_of(node.target).name if isinstance(node.target, OpOverload) else ""
+
+
+def _is_flat_index(node: fx.Node) -> bool:
+    """True for a place among all elements, which compiled code may count in memory's order.
+
+    That of an intermediate is the compiler's choice, and no stride here tells of it.
+    """
+    if _name(node) not in ("aten::argmax", "aten::argmin") or not flat_indices_are_wrong():
+        return False
+    value = operand(node).meta["val"]
+    return (len(node.args) < 2 or node.args[1] is None) and value.ndim > 1
 
 
 def _read_values(node: fx.Node) -> list[object]:

@@ -84,6 +84,10 @@ class Region:
         found = (node.meta.get(ORIGIN) for node in self.gm.graph.nodes)
         return list(dict.fromkeys(node for node in found if node is not None))
 
+    def inner(self) -> list[fx.Node]:
+        """The calls that one of it makes."""
+        return self.origins()
+
     def writes(self, args: Sequence[Argument]) -> list[fx.Node]:
         """The arguments that a call writes."""
         return all_nodes([args[position] for position in self._written])

@@ -12,6 +12,7 @@ from ...errors import SourceLine
 from ...ir.program import OutputKind, OutputSpec, Program, Signature, provenance
 from ..memory.planning import MemoryPlan
 from ..pauses import Pauses
+from .undoing import Undoing
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Executable:
     """The node that each line of the source runs."""
     first_write: int
     """The first line that writes a state; lines before it leave everything as it was."""
+    undoing: Undoing
+    """What of a run can be taken back."""
     last_expect: int
     """The last line with a predicate, always before the first write; 0 without one."""
     writes: bool
@@ -47,9 +50,14 @@ class Executable:
         """The lowered programs: one."""
         return (self.program,)
 
+    @property
+    def copied(self) -> tuple[int, ...]:
+        """The places of the values that whoever runs it copies before, to put them back."""
+        return self.undoing.copied
+
     def wrote(self, error: BaseException) -> bool:
-        """True when the run that failed had begun to write states."""
-        return self._line_at(error) >= self.first_write
+        """True when the run that failed had begun to write states that are not `copied`."""
+        return self._line_at(error) >= self.undoing.final
 
     @property
     def expects(self) -> bool:

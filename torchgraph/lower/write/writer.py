@@ -28,6 +28,7 @@ from ..pauses import Pauses, is_pause
 from .around import Around, Nothing
 from .calls import Calls
 from .executable import Executable, returned
+from .undoing import Undoing, Write
 
 _INFIX = {
     operator.add: "+",
@@ -69,6 +70,7 @@ def _written(lowered: Program, name: str, memory: MemoryPlan, around: Around) ->
         writer.source + "".join(writer.rows),
         tuple(writer.nodes),
         writer.first_write,
+        Undoing.of(lowered, writer.writes, len(writer.nodes) + 1),
         writer.last_expect,
         writer.first_write <= len(writer.nodes),
         any(effects.of(node).random for node in lowered.nodes),
@@ -105,6 +107,8 @@ class _Writer:
         """The node behind each line."""
         self._lines: list[str] = []
         self.first_write = 0
+        self.writes: list[Write] = []
+        """The lines that write states."""
         self.last_expect = 0
         self.source = ""
         self.rows: list[str] = []
@@ -161,8 +165,9 @@ class _Writer:
             inner = f"{indent}    "
         if line:
             self._add(f"{inner}{line}", node)
-            if not self.first_write and self._writes_state(node):
-                self.first_write = len(self._lines)
+            if written := self._written_states(node):
+                self.first_write = self.first_write or len(self._lines)
+                self.writes.append(Write(len(self._lines), node, written))
             if effects.of(node).expects:
                 assert not self.first_write, f"{node} comes after a state was written"
                 self.last_expect = len(self._lines)
@@ -292,27 +297,26 @@ class _Writer:
                 dying.setdefault(at, []).append(value)
         return dying
 
-    def _memory_of_states(self) -> set[fx.Node]:
+    def _memory_of_states(self) -> dict[fx.Node, frozenset[fx.Node]]:
+        """What lies in the memory of states, and of which."""
         written = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
         specs = self._program.inputs()
         return {
-            node
+            node: frozenset({node})
             for spec, node in specs
             if spec.fqn in written and spec.role is not Role.ACCUMULATOR
         }
 
-    def _writes_state(self, node: fx.Node) -> bool:
-        """True for a call that writes a state, a view of one, or what was made in place from it."""
+    def _written_states(self, node: fx.Node) -> frozenset[fx.Node]:
+        """The states that a call writes, by a view, too, or by what was made in place from them."""
         if node.op != "call_function":
-            return False
-        if not effects.of(node).mutates:
-            if any(source in self._states for source in alias_sources(node)):
-                self._states.add(node)
-            return False
-        touched = any(arg in self._states for arg in written_by(node))
-        if touched:
-            self._states.add(node)
-        return touched
+            return frozenset()
+        writes = effects.of(node).mutates
+        touched = written_by(node) if writes else alias_sources(node)
+        found = frozenset().union(*(self._states.get(one, frozenset()) for one in touched))
+        if found:
+            self._states[node] = found
+        return found if writes else frozenset()
 
 
 def _targets(names: Sequence[str]) -> str:

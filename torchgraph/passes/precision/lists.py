@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...ir.batch_norms import BACKWARD, EVALUATING, TRAINING, names
+from ...ir.batch_norms import ANY_FLOAT, BACKWARD, names
 
 _Rows = Mapping[str, tuple[str, ...]]
-_BATCH_NORMS = names((*TRAINING, *EVALUATING))
+_BATCH_NORMS = names(ANY_FLOAT)
 
 WHITE: _Rows = {
     "matmul": ("mm", "addmm", "mv", "addmv", "dot"),

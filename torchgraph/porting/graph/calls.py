@@ -99,7 +99,7 @@ class Calls(Fed):
                 stack.enter_context(watched(self._rows))
             yield
 
-    def _recorded(self, call: Call) -> Any:
+    def _recorded(self, call: Call, failed: str = "") -> Any:
         modes = tuple(
             module.training for root in self._modules.values() for module in root.modules()
         )
@@ -112,7 +112,7 @@ class Calls(Fed):
                 "modules behave accordingly. OneFlow's graph would go on as in its first call.",
                 GraphWarning,
             )
-        return super()._recorded(call)
+        return super()._recorded(call, failed)
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:

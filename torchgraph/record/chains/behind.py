@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from types import (
     MethodWrapperType,
     ModuleType,
 )
+from typing import Any
 
 import torch
 
@@ -23,9 +25,9 @@ from ...guards import ABSENT
 from ...guards.looks import is_buffer, is_container, is_generator
 from ...guards.names import By, of_class
 from ...structure import parts_of_partial
-from .chains import EACH, Chain, ChainStep, Use
+from .chains import Chain, ChainStep, Use
 from .inside import in_path
-from .resolve import Source, is_library, is_ours, leads_to
+from .resolve import Source, is_of_library, is_ours, leads_to
 
 WRITES = {
     **dict.fromkeys(("append", "extend", "add", "discard"), Use.COUNTED),
@@ -41,9 +43,29 @@ _VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items())
 _NOT_HOLDERS = frozenset({"builtins", "torch", "torchgraph", "abc", "typing", "enum", "weakref"})
 
 
+def asked_by(value: object) -> list[tuple[ChainStep, ...]]:
+    """The ways along which `operator.attrgetter` and its like read what they are called with."""
+    if parts := parts_of_partial(value):
+        return asked_by(parts[0])
+    if not isinstance(value, _GETTERS):
+        return []
+    made: Any = value.__reduce__()
+    made, names = made
+    if isinstance(value, operator.attrgetter):
+        return [tuple(ChainStep(False, one) for one in name.split(".")) for name in names]
+    if isinstance(value, operator.itemgetter):
+        return [(ChainStep(True, name),) for name in names]
+    given = (*getattr(made, "args", ()), *names)  # a `functools.partial` where it has keywords
+    return [(ChainStep(False, given[0]),)]
+
+
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+
+
 def is_iterator(value: object) -> bool:
     """True for what gives its next, and is another one then."""
-    return hasattr(type(value), "__next__")
+    cls = type(value)
+    return hasattr(cls, "__next__") and cls not in weakref.ProxyTypes  # those have every method
 
 
 def behind(value: object) -> list[object]:
@@ -98,7 +120,7 @@ def asked_besides(value: object) -> Iterator[tuple[str, object, str]]:
 def is_users(value: object) -> bool:
     """True for an object of a class of the user's; modules and classes are looked at elsewhere."""
     kept = isinstance(value, (torch.nn.Module, type))
-    return not kept and not is_library(type(value).__module__)
+    return not kept and not is_of_library(type(value))
 
 
 def called_by_others(value: object, known: set[type]) -> Iterator[tuple[str, object, Source]]:
@@ -120,7 +142,7 @@ def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, ob
     for name in dict.fromkeys(names):
         found = of_class(cls, name)
         function = found.__func__ if isinstance(found, staticmethod) else found
-        if isinstance(function, FunctionType) and not is_library(function.__module__):
+        if isinstance(function, FunctionType) and not is_of_library(function):
             yield f"{cls.__qualname__}.{name}", found, Source(cls, ((By.CLASS, name),))
 
 
@@ -128,7 +150,7 @@ def closed(
     step: ChainStep, frame: FrameType, guarded: Callable[[object], bool]
 ) -> ChainStep | None:
     """With the key that it has now; None where nobody knows."""
-    if step.key is EACH:
+    if step.is_any:
         return None
     if not isinstance(step.key, Chain):
         return step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
@@ -22,6 +21,7 @@ class Root(enum.Enum):
 class Use(enum.IntEnum):
     """What becomes of the value that a chain leads to."""
 
+    PERHAPS = -5  # it is replaced where a branch of the line runs
     PLACED = -4  # items of it are replaced or taken away, nobody knows which
     CLEARED = -3  # a container, of all that is in it
     COUNTED = -2  # it is replaced by what it and something else make: ``x += 1``
@@ -29,10 +29,11 @@ class Use(enum.IntEnum):
     NAMED = 0  # kept under a name, or called
     KEPT = 1  # put into a place: ``self.last = cfg.steps``
     COMPARED = 2  # it is asked which object it is: ``is``
-    ITEMS = 3  # its elements are looked at, one by one
-    WHOLE = 4  # anything
-    OPERAND = 5  # an operator, or its text, may read all of a library's object
-    INSIDE = 6  # its attributes are read, whatever they are
+    AMONG = 3  # it is looked for in a container: the very object, or one that equals it
+    ITEMS = 4  # its elements are looked at, one by one
+    WHOLE = 5  # anything
+    OPERAND = 6  # an operator, or its text, may read all of a library's object
+    INSIDE = 7  # its attributes are read, whatever they are
 
 
 class EachItem(enum.Enum):
@@ -47,18 +48,54 @@ class EachItem(enum.Enum):
 EACH = EachItem.EACH
 
 
+class MadeBy(enum.Enum):
+    """The key of a step from a class to an object of it, which the step makes."""
+
+    MADE = "made"
+
+    def __str__(self) -> str:
+        return "()"
+
+
+MADE = MadeBy.MADE
+
+
+class Within(NamedTuple):
+    """The key of a step to a value itself, or to what is in it, nobody knows which."""
+
+    by: Chain | None
+    """The function that was given it; where that is the user's, its own lines tell more."""
+
+    def __str__(self) -> str:
+        return "..."
+
+
+class SuperOf(NamedTuple):
+    """The key of a step to ``super(kind, value)``."""
+
+    kind: Chain
+
+    def __str__(self) -> str:
+        return "super()"
+
+
 class ChainStep(NamedTuple):
     """One step of a chain."""
 
     item: bool
     """``[key]``; else ``.key``."""
     key: Any
-    """A `Chain` where that is to be found when the line runs; `EACH`."""
+    """A `Chain` where that is to be found when the line runs; `EACH`, a `Within`, a `SuperOf`."""
 
     @property
     def is_open(self) -> bool:
         """True where the code alone does not tell the key."""
-        return self.key is EACH or isinstance(self.key, Chain)
+        return self.key is EACH or isinstance(self.key, (Chain, Within, SuperOf))
+
+    @property
+    def is_any(self) -> bool:
+        """True for a step to one of several values."""
+        return self.key is EACH or isinstance(self.key, Within)
 
     def __str__(self) -> str:
         if self.item:
@@ -79,7 +116,9 @@ class Chain(NamedTuple):
         return self.name + "".join(map(str, self.steps))
 
     def then(self, item: bool, key: object) -> Chain:
-        """One step further."""
+        """One step further; an item of what lies anywhere in a value lies there as well."""
+        if item and self.steps and isinstance(self.steps[-1].key, Within):
+            return self
         return self._replace(steps=(*self.steps, ChainStep(item, key)))
 
     def is_global(self, *names: str) -> bool:
@@ -93,11 +132,10 @@ class Chain(NamedTuple):
 
 
 OWN = ChainStep(False, "__dict__")
-ANY = ChainStep(True, EACH)
 
 
 class Result(NamedTuple):
-    """What a call gives: what a function returned, or an item of what it was given."""
+    """What one of several chains leads to: what a call gives, or a conditional expression."""
 
     chains: tuple[Chain, ...]
 
@@ -107,33 +145,15 @@ class Result(NamedTuple):
 
 
 class Iterated(NamedTuple):
-    """An iterator over what a chain leads to."""
+    """An iterator over what a chain leads to, or one of several chains."""
 
-    chain: Chain
+    chains: tuple[Chain, ...]
 
 
 class Constant(NamedTuple):
     """A constant on the stack."""
 
     value: object
-
-
-class StackUse(NamedTuple):
-    """What becomes of one value."""
-
-    number: int
-    """From the top of the stack."""
-    use: Use
-    step: ChainStep | None = None
-    """It is not the value that is used, but what lies there in it."""
-    key: int = 0
-    """From the top of the stack, the key of an item; 0: none."""
-    called: int = 0
-    """From the top of the stack, what is called, if only functions like ``getattr`` do this."""
-
-
-StackUses = Mapping[int, tuple[StackUse, ...]]
-"""By the instruction that is about to run."""
 
 
 Reads = Sequence[tuple[Chain, Use]]
@@ -145,18 +165,17 @@ class Line(NamedTuple):
     chains: Reads
     inner: Reads
     """Those that begin at a variable which the same line stores: a loop in one line."""
-    stores: Mapping[int, Reads]
-    """What each instruction may replace."""
+    stores: Reads
+    """What it may replace."""
     returned: Reads
-    """Those that begin at what a function returns."""
-    inside: frozenset[int] = frozenset()
-    """The instructions in it before which a variable of ``inner`` was stored."""
-    again: Mapping[int, Reads] = MappingProxyType({})
-    """Before which it has replaced something: what it reads then may be something else."""
-    unnamed: StackUses = MappingProxyType({})
-    """What is done with values that no chain leads to."""
-    uses: StackUses = MappingProxyType({})
-    """What is done with any value."""
+    """What is done with what a function returns that the line calls."""
+    put: Mapping[object, object]
+    """By the mark of a chain that a branch of the line replaces, the constant that it puts there.
+
+    None for something that the step makes.
+    """
+    test: Any = None
+    """What it asks first, and may skip a part of it by; see `branches`."""
 
 
 Lines = dict[int, Line]

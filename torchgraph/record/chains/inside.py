@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -11,7 +11,17 @@ import torch
 
 from ..._torch import storage_id
 from ..._torch.functorch import is_wrapped
-from ...guards.looks import DEEPEST, Same, count, elements, is_buffer, is_container, look
+from ..._torch.modules import children_of
+from ...guards.looks import (
+    DEEPEST,
+    Same,
+    count,
+    elements,
+    is_buffer,
+    is_container,
+    items_in,
+    look,
+)
 from ...guards.names import CONTENT, By, Path, follow
 from ...structure import Unfit, mutable_parts, parts_of_partial, tensors_in
 from ..tape.watch import is_plain
@@ -20,7 +30,7 @@ _MARKED = 4096
 """Items of a container that are looked at one by one."""
 
 
-def lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
+def lies_in(tensor: torch.Tensor, storages: Collection[int]) -> bool:
     """True for a tensor in one of these."""
     if tensor.layout is not torch.strided or is_wrapped(tensor):
         return False
@@ -33,6 +43,18 @@ def keyed(container: object) -> list[tuple[object, object]]:
         return [(in_path(key), item) for key, item in dict.items(container)]
     listed = isinstance(container, (list, tuple, deque))
     return list(enumerate(elements(container))) if listed else []
+
+
+def within(value: object, depth: int = 3) -> Iterator[object]:
+    """A value, and what is in it, where names may lead on."""
+    if is_plain(value):
+        return
+    yield value
+    if isinstance(value, torch.nn.Module):  # as a list of modules is
+        yield from children_of(value).values()
+    if depth and is_container(value) and count(value) <= _MARKED:
+        for item in dict.values(value) if isinstance(value, dict) else elements(value):
+            yield from within(item, depth - 1)
 
 
 def in_path(key: object) -> object:
@@ -83,12 +105,21 @@ def containers_within(value: object) -> dict[tuple[object, ...], int]:
 
 
 def unmoved_tensors(
-    value: object, before: object, words: str, level: int = 0
+    value: object, before: object, words: str
 ) -> Iterator[tuple[str, Path, torch.Tensor]]:
-    """The tensors in a container, and in those in it, that lay there before, with their places.
+    """Those of the tensors in a container, and in those in it, that lay there before."""
+    for text, path, tensor, was in tensors_under(value, before, words):
+        if was == look(tensor):
+            yield text, path, tensor
+
+
+def tensors_under(
+    value: object, before: object, words: str, level: int = 0
+) -> Iterator[tuple[str, Path, torch.Tensor, object]]:
+    """(words, path, tensor, what lay there before) of the tensors to which keys lead.
 
     Args:
-        before: the look at it then.
+        before: the look at the container then.
         words: what it is called.
     """
     held = _held_in(before)
@@ -96,11 +127,11 @@ def unmoved_tensors(
         was = held.get(_look_at_key(key) if isinstance(value, dict) else key)
         path: Path = ((By.ITEM, key),)
         text = f"{words}[{f'#{number}' if isinstance(key, Same) else repr(key)}]"
-        if isinstance(item, torch.Tensor) and was == look(item):
-            yield text, path, item
+        if isinstance(item, torch.Tensor):
+            yield text, path, item, was
         elif is_container(item):
-            inner = unmoved_tensors(item, was, text, level + 1)
-            yield from ((text, (*path, *rest), tensor) for text, rest, tensor in inner)
+            inner = tensors_under(item, was, text, level + 1)
+            yield from ((text, (*path, *rest), tensor, old) for text, rest, tensor, old in inner)
 
 
 def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
@@ -118,8 +149,11 @@ def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
 
 
 def _held_in(found: object) -> dict[object, object]:
-    """What the look at a container says of each item in it, by position or by the look at a key."""
-    if not isinstance(found, tuple) or not isinstance(found[1], tuple):
+    """What the look at a container says of each item in it, by position or by the look at a key.
+
+    Nothing where it is the look at something else, such as a number that moves.
+    """
+    if not isinstance(found, tuple) or not items_in(found):
         return {}
     *keys, items = found[1:]
     return dict(zip(keys[0] if keys else range(len(items)), items, strict=True))
@@ -133,14 +167,11 @@ def _look_at_key(key: object) -> Any:
 def lay_at(path: Path, before: object, tensor: torch.Tensor) -> bool:
     """True for a tensor that lay there in a container, as that was before."""
     for by, key in path:
-        if by is not By.ITEM or not isinstance(before, tuple) or not isinstance(before[1], tuple):
+        held = _held_in(before) if by is By.ITEM and type(key) is not bool else {}
+        found = key if key in held else _look_at_key(key)
+        if found not in held:
             return False
-        *keys, items = before[1:]
-        found = _look_at_key(key) if keys else key
-        places = keys[0] if keys else range(len(items))
-        if type(key) is bool or found not in places:
-            return False
-        before = items[places.index(found)]
+        before = held[found]
     return bool(before == look(tensor))
 
 

@@ -15,6 +15,7 @@ from types import (
     GetSetDescriptorType,
     MappingProxyType,
     MemberDescriptorType,
+    MethodType,
     ModuleType,
 )
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ from ..._torch.modules import STATE
 from ...guards import ABSENT
 from ...guards.looks import count, elements, in_class, is_container, own
 from ...guards.names import By, Path, follow, of_class
-from .chains import EACH, Chain
+from ..tape.number import node_of
+from .chains import Chain
 
 _LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)
 _LIBRARIES -= {"__main__"}
@@ -159,11 +161,32 @@ def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[object], bool]) 
     value = frame.f_locals.get(chain.name, frame.f_globals.get(chain.name, ABSENT))
     for step in chain.steps:
         key = leads_to(frame, step.key, guarded) if isinstance(step.key, Chain) else step.key
-        found = step_of(value, key, item=step.item, guarded=guarded)
-        if found is None or key is EACH:
+        known = isinstance(step.key, Chain) or not step.is_open
+        found = step_of(value, key, item=step.item, guarded=guarded) if known else None
+        if found is None:
             return ABSENT
         value = found.value
     return value
+
+
+def runs_users(value: object) -> bool:
+    """True for what a call of which runs the user's lines, which tell what they return."""
+    if isinstance(value, MethodType):
+        value = value.__func__
+    if isinstance(value, FunctionType):
+        return not is_library_file(value.__code__.co_filename)
+    if not isinstance(value, type):
+        return isinstance(of_class(type(value), "__call__"), FunctionType)
+    made = of_class(value, "__init__")
+    return isinstance(made, FunctionType) and not is_library_file(made.__code__.co_filename)
+
+
+def has_attribute(value: object, name: str) -> bool:
+    """True where something is there under a name, or code of its class may give something."""
+    if isinstance(value, torch.Tensor):
+        return name in own(value)
+    there = name in own(value) or of_class(type(value), name) is not ABSENT
+    return there or looks_up_itself(value, _ASKED_FOR_ATTRIBUTES)
 
 
 def shadow_of(value: object, key: object) -> Source | None:
@@ -193,7 +216,7 @@ def looks_up_itself(
 def class_path(cls: type, key: str) -> Path:
     """Classes of libraries stay as they are."""
     holder = next((held for held in cls.__mro__ if key in vars(held)), cls)
-    return () if is_library(holder.__module__) else ((By.CLASS, key),)
+    return () if is_of_library(holder) else ((By.CLASS, key),)
 
 
 def _may_change(module: ModuleType, key: str) -> bool:
@@ -213,10 +236,17 @@ def is_ours(value: object) -> bool:
     """True for what stands in for a number or a function while the step is recorded."""
     if is_container(value) and count(value) <= _FEW:
         items = dict.values(value) if isinstance(value, dict) else elements(value)
-        return any(is_ours(item) for item in items if not isinstance(item, (dict, list)))
+        return any(is_ours(item) for item in items if not _is_users(item))
     if isinstance(value, FunctionType):
         return str(value.__globals__.get("__name__")).startswith(_OURS)
     return str(type(value).__module__).startswith(_OURS)
+
+
+def _is_users(item: object) -> bool:
+    """True for what is looked at by itself, and for a number that the user's lines move."""
+    node = node_of(item)
+    moves = node is not None and getattr(node.writer, "follows", False)
+    return moves or isinstance(item, (dict, list))
 
 
 def is_library(module: str) -> bool:
@@ -224,12 +254,25 @@ def is_library(module: str) -> bool:
     return str(module).partition(".")[0] in _LIBRARIES
 
 
+def is_of_library(made: type | FunctionType) -> bool:
+    """True for a class or a function of one.
+
+    What ``exec`` makes where nothing is called ``__name__`` says that it is built in: the user's.
+    """
+    is_made = isinstance(made, FunctionType) or bool(made.__flags__ & _MADE_BY_PYTHON)
+    return is_library(made.__module__) and not (is_made and made.__module__ == "builtins")
+
+
+_MADE_BY_PYTHON = 1 << 9
+"""In the flags of a class: ``Py_TPFLAGS_HEAPTYPE``."""
 _PACKAGE = os.path.dirname(sys.modules[__name__.partition(".")[0]].__file__ or "")
 _STDLIB = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 _INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 _TORCH = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or ""))
 _TYPING = getattr(sys.modules.get("typing_extensions"), "__file__", "")
 """It runs inside Python's own ``Union[...]``, which torch writes in a backward pass."""
+_KNOWN = os.path.join(_PACKAGE, "record", "reads", "known.py")
+"""Its functions stand for the user's."""
 _FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))
 
 _FINDERS = frozenset(
@@ -247,6 +290,8 @@ def is_library_file(filename: str) -> bool:
     """
     if filename.startswith(("<frozen", "<__array")) or filename == _TYPING:
         return True
+    if filename == _KNOWN:
+        return False
     if any(filename.startswith(place + os.sep) for place in _FOREIGN):
         return True
     if any(filename.startswith(place + os.sep) for place in _INSTALLED):

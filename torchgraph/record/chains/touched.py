@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
+from weakref import ProxyTypes
 
 import torch
 
@@ -45,6 +46,8 @@ class Touched(NamedTuple):
     """What lies there now was there before, here or elsewhere."""
     within: Mapping[tuple[object, ...], int] = MappingProxyType({})
     """The containers in what lay there first, as `containers_within` gives them."""
+    identified: bool = False
+    """The step asks which object a number is that lies there: it stays Python's own."""
 
     @property
     def place(self) -> tuple[int, Path]:
@@ -59,6 +62,15 @@ class Met(NamedTuple):
     counts: Counts
     compared: frozenset[int]
     """The identities of what the step asks which object it is."""
+    storages: frozenset[int] = frozenset()
+    """Those of all inputs."""
+
+
+def _is_in(found: Any, value: object) -> bool:
+    """True for a look at an object, or at a tuple that holds it."""
+    if isinstance(found, Same):
+        return found() is value
+    return type(found) is tuple and any(_is_in(one, value) for one in found)
 
 
 class Cell:
@@ -68,6 +80,10 @@ class Cell:
         self.name = name
         self.last = found
         """The look at what it held last."""
+
+    def holds(self, value: object) -> bool:
+        """True where that is what it held last, or lies in a tuple there."""
+        return _is_in(self.last, value)
 
     def within(self, functions: Sequence[FunctionType]) -> list[object]:
         """The cells that it may be: there may be several functions of one code."""
@@ -133,7 +149,8 @@ def unmoved_in(
 
 def look_at(value: object, use: Use, *, deep: bool) -> object:
     """What gives another value each time is never as it was."""
-    if isinstance(value, Iterator) and Use.ITEMS <= use <= Use.OPERAND:
+    proxy = type(value) in ProxyTypes  # which has every method
+    if isinstance(value, Iterator) and not proxy and Use.ITEMS <= use <= Use.OPERAND:
         return Never()
     if use < Use.NAMED and is_buffer(value) and type(look(value)) is Same:  # too large for a look
         return Never()

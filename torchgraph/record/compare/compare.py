@@ -2,131 +2,32 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..._torch import storage_id
-from ...errors import AttributeReadAndWritten, EagerWarning, MovingConstant, SourceLine
-from ...guards import Name, Read, same_value
-from ...guards.looks import Never, Same, is_number
+from ...guards import Name, same_value
+from ...guards.looks import Aspect, Never, Same, is_number
 from ...ir.program import Role
 from ...ir.values import flat
-from ...structure import NOTHING
+from ...structure import NOTHING, Returned
+from ..ops.facts import ITEM
 from ..tape.tape import Entry, Ref, TensorLayout
 from ..tape.watch import is_own
 from .outcome import Outcome
+from .unlike import Difference as Difference, Kind as Kind
 
 _INDEX = (
     "index by a tensor with dimensions, x[i : i + 1] or x[i.view(1)], or use index_select, gather "
     "or take"
 )
-
-
-class Kind(enum.Enum):
-    """What is not the same."""
-
-    STRUCTURE = "structure"  # other ops, other states
-    VALUE = "value"  # a value that Python looked at
-    CONSTANT = "constant"  # a number or a tensor that Python made
-    TENSOR = "tensor"  # a tensor from outside is another one
-    ATTRIBUTE = "attribute"  # the step reads it and writes it
-    ASSIGNED = "assigned"  # an attribute that the step only reads
-    STATE = "state"  # a tensor in an attribute: it is carried from call to call
-    FLAG = "flag"  # other parameters train
-    OUTPUT = "output"  # something returned that is no tensor
-
-
-class Reason(NamedTuple):
-    """Why a step goes on in eager."""
-
-    why: str
-    about: str = ""
-    """What is said of it once, whatever its value."""
-    kind: type[EagerWarning] = EagerWarning
-
-
-class Difference(NamedTuple):
-    """The first thing that is not the same."""
-
-    kind: Kind
-    what: str
-    where: SourceLine | None = None
-    read: Read | Name | None = None
-    """An attribute or a name, as it is now."""
-    cause: str = ""
-    """What the step reads and moves, and may go by."""
-    drifts: bool = False
-    """True for a value of data that hardly comes twice."""
-    fix: str = ""
-    """What to write instead, where there is more to say than of others of its kind."""
-
-    @property
-    def is_of_contents(self) -> bool:
-        """True for an object that the step moves."""
-        moved = self.kind is Kind.ATTRIBUTE
-        return moved and isinstance(self.read, Name) and not is_number(self.read.found)
-
-    @property
-    def is_of_state(self) -> bool:
-        """True where each of several programs may serve: for a value, for what trains."""
-        return self.kind in (Kind.VALUE, Kind.FLAG)
-
-    @property
-    def never_settles(self) -> bool:
-        """True for what is another constant, where a cache that fills up would be a structure."""
-        if isinstance(self.read, Name):
-            number = is_number(self.read.found)
-        else:
-            number = self.read is not None and type(self.read[-1]) in (int, float)
-        counter = self.kind is Kind.ATTRIBUTE and number
-        return counter or self.kind in (Kind.CONSTANT, Kind.TENSOR, Kind.OUTPUT)
-
-    @property
-    def at(self) -> str:
-        """The line in words, to be put behind."""
-        return f" (at {self.where})" if self.where else ""
-
-    @property
-    def _path(self) -> str:
-        if self.read is None or isinstance(self.read, Name):
-            return self.read.shown if self.read else ""
-        return ".".join((self.read[0], self.read[2]))
-
-    def reason(self) -> Reason:
-        """Why a step goes on in eager in which calls go on to be unlike in this."""
-        what, at = self.what, self.at
-        if self.kind in (Kind.STRUCTURE, Kind.STATE):
-            why = f"it is not the same from call to call, {what}{at}"
-            if self.cause:
-                return Reason(
-                    f"{why}; it moves what it reads: {self.cause}", "", AttributeReadAndWritten
-                )
-            return Reason(why)
-        if self.kind is Kind.ASSIGNED:
-            found = self.read.found if isinstance(self.read, Name) else None
-            filled = isinstance(found, tuple) and not is_number(found)
-            assigned = "changed" if filled else "assigned anew"
-            fix = (
-                "pass it as an argument, a number as a tensor, what it decides as a flag, "
-                "or write it into a tensor that stays"
-            )
-            why = f"{what}, {assigned} between calls, until it stays as it is: {fix}"
-            return Reason(why, self._path)
-        if self.kind is Kind.FLAG:
-            fix = "let few sets of parameters train in turn, or multiply gradients by 0"
-            return Reason(f"{what} as it begins, again and again: {fix}", "requires_grad")
-        if self.kind is Kind.VALUE:
-            sized = self.where is not None and "one_hot(" in self.where.text
-            usual = "compute with the tensor, or return it"
-            fix = self.fix or ("give one_hot its num_classes" if sized else usual)
-            why = f"{what}{at}, again and again: {fix}"
-            return Reason(why, f"a value{at}")
-        kind = AttributeReadAndWritten if self.kind is Kind.ATTRIBUTE else MovingConstant
-        return Reason(f"from call to call, {what}{at}", "", kind)
+_KEY = (
+    "index by a tensor with dimensions that the step moves on in place, or have that line outside "
+    "of the step"
+)
 
 
 def difference(old: Outcome, new: Outcome) -> Difference | None:
@@ -169,14 +70,24 @@ def _flags(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
     lists = [[(f.fqn, o.tape.layouts[i]) for f, i in o.leaves] for o in (old, new)]
-    if lists[0] == lists[1]:
-        return
-    for before, now in zip_longest(*lists):
+    for before, now in zip_longest(*lists) if lists[0] != lists[1] else ():
         if before is None or now is None or before[0] != now[0]:
-            gone, come = before and before[0], now and now[0]
-            yield Difference(Kind.STRUCTURE, f"it reads {come} where it read {gone}")
+            gone, come = (_called(*one) for one in ((old, before), (new, now)))
+            what = f"it reads {come or 'nothing'} where it read {gone or 'nothing'}"
+            yield Difference(Kind.STRUCTURE, what)
         elif _kind(before[1]) != _kind(now[1]):
             yield Difference(Kind.STRUCTURE, f"{now[0]} has another shape, dtype or layout")
+
+
+def _called(outcome: Outcome, found: tuple[str, TensorLayout | None] | None) -> str:
+    """An input in the user's words: one from outside by where it is first read."""
+    if found is None or not found[0].startswith("free."):
+        return "" if found is None else found[0]
+    index = next(index for leaf, index in outcome.leaves if leaf.fqn == found[0])
+    line = next((e.provenance.line for e in outcome.tape.entries if _reads(e, index)), None)
+    shape = "" if found[1] is None else f" of shape {tuple(found[1].shape)}"
+    gradient = "the gradient of " if found[0].endswith(".grad") else ""
+    return f"{gradient}a tensor{shape} from outside{f' (read at {line})' if line else ''}"
 
 
 def _kind(layout: TensorLayout | None) -> tuple[object, ...]:
@@ -238,7 +149,9 @@ def _told_apart(known: Name, name: Name) -> str:
 def _iterators(old: Outcome, new: Outcome) -> Iterator[Difference]:
     for name in new.names:
         if type(name.found) is Never:
-            what = f"{name.shown} gives its next"
+            filled = name.aspect is Aspect.KINDS
+            does = "is filled with numbers that move, and others" if filled else "gives its next"
+            what = f"{name.shown} {does}"
             yield Difference(Kind.CONSTANT, what, name.where)
 
 
@@ -250,12 +163,19 @@ def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
             which, looker = "a value that decides what follows", other.provenance.looker
             fix = "" if looker is None else f"{looker.who} looks at it: {looker.fix}"
             if other.is_index and isinstance(other.value, int):
-                which = "a tensor without dimensions, an index that Python reads as a number,"
-                fix = _INDEX
+                which, fix = _index(new, other.looked_at)
             what = f"{which} was {_shown(one.value)} and is {_shown(other.value)}"
             drifts = isinstance(other.value, float)
             where = other.provenance.line
             yield Difference(Kind.VALUE, what, where, drifts=drifts, fix=fix)
+
+
+def _index(outcome: Outcome, looked_at: int) -> tuple[str, str]:
+    """(what it is in words, what to write instead) of a number that the user's line indexes by."""
+    made = (entry for entry in outcome.tape.entries if entry.outs == looked_at)
+    if any(entry.target is ITEM for entry in made):
+        return "a tensor without dimensions, an index that Python reads as a number,", _INDEX
+    return "a number of Python's that is an index or a key", _KEY
 
 
 def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -265,7 +185,7 @@ def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
             what = f"{getattr(place, 'target', '')} runs in one call only"
             yield Difference(Kind.STRUCTURE, what, place.provenance.line if place else None)
         elif before.target is not now.target or before.outs != now.outs:
-            what = f"{now.target} runs where {before.target} ran"
+            what = f"{_op(now.target)} runs where {_op(before.target)} ran"
             yield Difference(Kind.STRUCTURE, what, now.provenance.line)
         else:
             yield from _arguments(before, now)
@@ -279,6 +199,11 @@ def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
 def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
     if _unmoved(before.args, now.args) and _unmoved(before.kwargs, now.kwargs):
         return
+    lists = ([len(one) for one in entry.args if type(one) is list] for entry in (before, now))
+    for count, other in zip(*lists, strict=False):
+        if count != other:
+            what = f"{_op(now.target)} takes {other} values where it took {count}"
+            yield Difference(Kind.STRUCTURE, what, now.provenance.line)
     for left, right in zip_longest(
         flat((before.args, before.kwargs)), flat((now.args, now.kwargs))
     ):
@@ -334,15 +259,18 @@ def _reads(entry: Entry, index: int) -> bool:
 def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if old.outputs != new.outputs:
         yield Difference(Kind.STRUCTURE, "it returns or updates other values")
-    for path, one, other in old.out_tree.differences(new.out_tree):
+    yield from returned_otherwise(old.out_tree, new.out_tree)
+
+
+def returned_otherwise(old: Returned, new: Returned) -> Iterator[Difference]:
+    """What two calls have returned, or put into their arguments, that is no tensor."""
+    for path, one, other in old.differences(new):
         if one is NOTHING:
-            at = f" at {path}" if path else ""
-            what = f"it returns another structure, or leaves one in its arguments{at}"
-            yield Difference(Kind.STRUCTURE, what)
+            what = "it returns another structure, or leaves one in its arguments"
+            yield Difference(Kind.STRUCTURE, f"{what} at {path}" if path else what)
         elif not _same(one, other):
-            at = path or "its end"
-            what = f"the step returned {_shown(one)} at {at}, and now {_shown(other)}"
-            yield Difference(Kind.OUTPUT, what)
+            was = f"the step returned {_shown(one)} at {path or 'its end'}"
+            yield Difference(Kind.OUTPUT, f"{was}, and now {_shown(other)}")
 
 
 def _host(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -396,3 +324,8 @@ def _shown(value: object) -> str:
             f"a tensor of shape {tuple(value.shape)}" if value.numel() > 8 else repr(value.tolist())
         )
     return repr(value)[:80]
+
+
+def _op(target: object) -> str:
+    """An op by its name, or a function of Python's."""
+    return f"{target.__name__}()" if isinstance(target, type) else str(target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CellType
 
@@ -15,16 +15,19 @@ from ...errors import UnsupportedOutput
 from ...guards import Alias, Found, Name, Read
 from ...guards.looks import Same
 from ...guards.names import attribute, follow, hashable
-from ...ir.program import CallRecord, OutputSpec, Role
+from ...ir.program import CallRecord, OutputSpec, Phase, Role
 from ...live.inputs import hollow
+from ...live.named import NumberPlace
 from ...live.step import Leaf, Step
 from ...structure import Contents, Returned, Unfit
+from ..asked.asking import LeftOut
 from ..host.exits import Stray
 from ..host.host import Assigned, Host
 from ..host.kept import is_plain_tensor
+from ..host.replaced import others_in
 from ..host.trees import settle
 from ..host.written import holder_at
-from ..tape.tape import Tape
+from ..tape.tape import Entry, Tape, refs
 from ..tape.watch import Change, is_own
 
 
@@ -76,6 +79,16 @@ class Outcome:
     """By place, what the step writes where nothing reads it; see `Exits.repeated`."""
     strays: Sequence[Stray] = ()
     """The same of places where it keeps tensors."""
+    numbers: Sequence[NumberPlace] = ()
+    """Places of the user's in which the step has moved a number, that no scan has found."""
+    looks: bool = False
+    """It has read values of tensors, which the next call takes for numbers that move."""
+    one_launch: bool = False
+    """A CUDA Graph runs the step: no number of a tensor is computed with."""
+    raised: frozenset[tuple[type[BaseException], object, int]] = frozenset()
+    """(class, code, line) of what was raised in the user's lines, which went on."""
+    plain: str = ""
+    """Why numbers that move had to be plain ones, where that is so."""
     made: Mapping[str, int] = field(default_factory=dict)
     """By name, the value on the tape of a tensor that the step has put among its states."""
     reduced: tuple[Reduced, ...] = ()
@@ -84,6 +97,23 @@ class Outcome:
     """Why no program can be made of it: then the tape is not that of a step, either."""
     passing: bool = False
     """True where another such call may have a program."""
+    lenient: bool = False
+    """True where that is never an error."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """What no replay does, besides."""
+
+    def drifts(self, before: Outcome | None) -> bool:
+        """True where the user's lines have read another number than ``before``, no pointer's."""
+        if before is None or self.one_launch or self.eager or before.eager:
+            return False
+        read = read_of_states(self.tape, self.leaves)
+        pairs = zip(before.tape.expectations, self.tape.expectations, strict=False)
+        return any(
+            old[:2] == new[:2] and repr(old.value) != repr(new.value)
+            for old, new in pairs
+            if new.provenance.phase is not Phase.UPDATE
+            and type(old.value) is (float if new.looked_at in read else int)
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -145,12 +175,25 @@ class Outcome:
     @property
     def settled(self) -> bool:
         """True when the step left no more states than it found: the next one may be the same."""
-        return self.step.names() == self.after.names() and not (self.relaid or self.strays)
+        more = self.relaid or self.strays or self.numbers or self.looks
+        return self.step.names() == self.after.names() and not more
 
     @property
     def stepped(self) -> bool:
         """True when every optimizer stepped."""
         return not self.skipped and not self.rests
+
+
+def read_of_states(tape: Tape, leaves: Sequence[tuple[Leaf, int]]) -> set[int]:
+    """The numbers on a tape that are read from inputs as they lie there: a pointer, a limit."""
+    states = {index for _, index in leaves}
+    return {one.outs for one in tape.entries if _is_of(one, states)}
+
+
+def _is_of(entry: Entry, inputs: Collection[int]) -> bool:
+    """True for a number that is read from one of these."""
+    is_number = isinstance(entry.outs, int) and isinstance(entry.number, (int, float))
+    return is_number and any(ref.index in inputs for ref in refs(entry.args))
 
 
 def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
@@ -160,6 +203,8 @@ def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
     found: dict[object, Name] = {}
     for name in new.led:
         known = before.get(name.key)
+        if isinstance(known, tuple) and known != name.found and not name.moved:
+            found.update((one.key, one) for one in others_in(name, known))
         if name.moved or not name.path or not isinstance(name.found, Same):
             continue
         value = follow(name.owner(), name.path)

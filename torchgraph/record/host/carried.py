@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..._torch.modules import FLAT_WEIGHTS, is_of_module
-from ...guards.looks import Same, is_container
-from ...guards.names import Name, attribute
+from ...guards import ABSENT
+from ...guards.looks import Same, is_container, look, shown
+from ...guards.names import CONTENT, By, Name, attribute
 from ...ir.program import Role
 from ...live.discovery import Entries
 from ...live.step import Leaf
@@ -336,8 +337,11 @@ class Carried:
         """How many were appended."""
         return 0 if isinstance(holder, dict) else appended(self._lists[id(holder)], holder)
 
-    def counted(self, seen_to: Callable[[object, object], bool]) -> list[Change]:
-        """Plain values that the step has changed, and no program; but for those ``seen_to``."""
+    def counted(self, seen_to: Callable[[object, object], bool]) -> list[tuple[Change, Name]]:
+        """Plain values that the step has changed, and no program; but for those ``seen_to``.
+
+        With the names of their places.
+        """
         found = []
         tensors = {place.key for place, _, _ in self.changes()}
         for name, holder in self._containers:
@@ -352,8 +356,17 @@ class Carried:
                 if (kept and equal(before[item], now[item])) or place in tensors:
                     continue
                 if not seen_to(held, place[1]):
-                    found.append(Change(name, str(item), False, None))
+                    change = Change(name, str(item), False, None, before.get(item, ABSENT))
+                    found.append((change, _named(name, held, item, now.get(item, ABSENT))))
         return found
+
+
+def _named(title: str, holder: Any, item: object, value: object) -> Name:
+    """The name of what lies in a container."""
+    in_cell = isinstance(holder, types.CellType)
+    path = CONTENT if in_cell else ((By.ITEM, item),)
+    words = title if in_cell else f"{title}[{item!r}]"
+    return Name(words, Same(holder), path, True, look(value), shown(value), None)
 
 
 def _once(containers: Sequence[tuple[str, object]]) -> list[tuple[str, Any]]:

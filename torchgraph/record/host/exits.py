@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import CellType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,22 +24,31 @@ from ...guards.looks import (
     Drawn,
     Never,
     Same,
+    by_kind,
     is_buffer,
     is_container,
-    is_number,
+    is_number as is_plain_look,
     items_in,
     look,
+    own,
 )
 from ...guards.names import By, Name, Path, attribute, follow
+from ...ir.names import is_number
 from ...live.discovery import Entries
+from ...live.logs import is_logger
+from ...live.named import NumberPlace, is_number as is_plain_number, place_key, place_of
+from ...live.step import Leaf
 from ...structure import Unfit, mutable_parts, tensors_in
+from ..chains.inside import keyed
 from ..chains.resolve import is_library
 from ..chains.touched import Met, Touched
+from ..tape.number import bare, node_of
 from ..tape.watch import AttributeWatch, Change, is_own
 from .asked import Asked, asked
 from .carried import Carried
 from .host import Assigned, modes
 from .kept import NamedArgument, Pair, hidden_in
+from .replaced import by_place
 from .trees import Fixed, Trees
 from .written import (
     Attribute,
@@ -49,7 +60,6 @@ from .written import (
     around_tuples,
     holder_at,
     no_slot,
-    place_of,
     places_on,
     repetition,
     takes_tensors,
@@ -90,6 +100,17 @@ class Stray:
         return ("", Entries(holder, (key,))) if isinstance(holder, dict) else (name.shown, holder)
 
 
+class Moving(NamedTuple):
+    """The numbers that are inputs of the program, and outputs."""
+
+    places: Mapping[tuple[int, object], Leaf]
+    """Where the user's lines move them."""
+    written: Collection[tuple[int, object]]
+    """Places of optimizers that the program gives another value."""
+    output: Callable[[str, object], object]
+    """Makes a number a result of the program."""
+
+
 @dataclass
 class Exits:
     """What one step leaves under the names that it reads and moves."""
@@ -99,6 +120,8 @@ class Exits:
     assigned: dict[object, Assigned] = field(default_factory=dict)
     """By place."""
     strays: list[Stray] = field(default_factory=list)
+    numbers: list[NumberPlace] = field(default_factory=list)
+    """Places in which the step moves a number, that it may go by: from the next call on, inputs."""
     repeated: dict[object, tuple[Assigned, Change]] = field(default_factory=dict)
     """By place, what nothing reads: written again where two calls do it alike."""
     changes: list[Change] = field(default_factory=list)
@@ -107,8 +130,14 @@ class Exits:
     together: list[Pair | Asked] = field(default_factory=list)
     """Names that led to an argument of the call: they have to in the next one."""
     trees: Trees = field(default_factory=lambda: Trees({}))
+    slot: Callable[[Any], object] = no_slot
+    """Where a number comes from that the step has computed. Raises Unfit for a tensor."""
+    _moving: Mapping[tuple[int, object], Leaf] = field(default_factory=dict)
     _arguments: Mapping[int, int] = field(default_factory=dict)
+    _by_place: Callable[[Touched], list[Name]] = lambda one: []
     _places: set[tuple[int, object]] = field(default_factory=set)
+    _identified: set[tuple[int, object]] = field(default_factory=set)
+    """Places of numbers of which the step asks which object they are."""
 
     @classmethod
     def of(
@@ -118,6 +147,7 @@ class Exits:
         carried: Carried,
         arguments: Sequence[torch.Tensor],
         trees: Trees,
+        moving: Moving,
         *,
         adopts: bool,
     ) -> Exits:
@@ -130,25 +160,36 @@ class Exits:
             adopts: strays are, from the next call on.
         """
         numbers = {id(tensor): number for number, tensor in enumerate(arguments)}
-        exits = cls(trees=trees, _arguments=numbers)
+        slot, places = partial(_number_slot, moving.output), moving.places
+        exits = cls(trees=trees, slot=slot, _arguments=numbers, _moving=places)
+        exits._by_place = partial(by_place, takes=carried.takes, met=met)
+        exits.names += [_kind_of(leaf) for leaf in places.values() if is_number(leaf.fqn)]
         for count in watch.drop_counters(met.counts):
             place = Moved(count.owner, count.change.name)
             assigned = Assigned(place, Fixed(count.by, count.by))
             exits.repeated[place.key] = (assigned, count.change)
         for owner, change, value in watch.stores():
+            if (id(own(owner)), change.name) in places:
+                continue
             there = Attribute(owner, change.name)
             if Moved(owner, change.name).key not in exits.repeated:
                 stored = Assigned(there, Fixed(value, look(value)))
                 exits.repeated[there.key] = (stored, change)
+        touched = [one for one in met.touched if one.identified and one.name.path]
+        exits._identified = {place_key(one.name) for one in touched}
         exits.names += _objects(watch)
         for one in sorted(_as_wholes(met.touched), key=lambda one: not one.read):
-            exits._add(one, carried)
+            key = place_key(one.name) if one.name.path else None
+            if key not in places and (one.read or key not in moving.written):
+                exits._add(one, carried)
         for owner, change in watch.changes():
             exits._add_attribute(owner, change, carried)
         exits.assigned.update((one.place.key, one) for one in modes(watch.modes))
         exits._keep_together(carried)
         exits.together += asked(met, watch, arguments)
-        exits.changes += carried.counted(exits.sees_to)
+        for change, name in carried.counted(exits.sees_to):
+            exits._find(name, change.before, follow(name.owner(), name.path))
+            exits.changes.append(change)
         if not adopts:
             exits.changes += [stray.change for stray in exits.strays]
             exits.names += [stray.name for stray in exits.strays if stray.read]
@@ -166,10 +207,19 @@ class Exits:
 
     def sees_to(self, holder: object, key: object) -> bool:
         """True where what lies in ``holder`` under ``key`` is written again."""
-        return not {(id(holder), key), (id(holder), Refilled)}.isdisjoint(self._places)
+        written = {(id(holder), key), (id(holder), Refilled)}
+        return (id(holder), key) in self._moving or not written.isdisjoint(self._places)
 
     def _add_attribute(self, owner: object, change: Change, carried: Carried) -> None:
         value = vars(owner).get(change.name, ABSENT)
+        if (id(own(owner)), change.name) in self._moving:
+            return
+        if node_of(value) is not None:
+            there = Attribute(owner, change.name)
+            self.assigned[there.key] = Assigned(there, self.slot(value))
+            if change.read:
+                self._find(attribute(owner, change.name, value, str(change)), change.before, value)
+            return
         places = (Moved(owner, change.name), Attribute(owner, change.name))
         if any(place.key in self.repeated for place in places):
             return
@@ -180,7 +230,33 @@ class Exits:
         if change.read and is_own(value) and not isinstance(value, torch.Tensor):
             place = Attribute(owner, change.name)
             self.assigned[place.key] = Assigned(place, Fixed(value, look(value)))
+            self._find(attribute(owner, change.name, value, str(change)), change.before, value)
         self.changes.append(change)
+
+    def _find(self, name: Name, before: object, now: object) -> None:
+        """A place in which a number moves is an input from the next call on."""
+        moves = is_plain_number(before) and is_plain_number(bare(now))
+        if moves and not self._stays_plain(name):
+            self.numbers.append(NumberPlace(name))
+
+    def _stays_plain(self, name: Name) -> bool:
+        """True for a place in which Python's own number has to lie, whether or not it moves."""
+        if isinstance(place_of(name.owner(), name.path)[0], tuple):
+            return True
+        logs = is_logger(follow(name.owner(), name.path[:-1]))
+        return logs or place_key(name) in self._identified
+
+    def _find_in(self, name: Name, container: object, before: Any) -> None:
+        """The same of numbers in a container of which nothing else has moved."""
+        for (key, item), was in zip(keyed(container), before[-1], strict=True):
+            path = (*name.path, (By.ITEM, key))
+            inner = replace(name, shown=f"{name.shown}[{key!r}]", path=path, deep=True)
+            if look(item) == was:
+                continue
+            if is_container(item):
+                self._find_in(inner, item, was)
+            else:
+                self._find(inner, _plain_number(was), item)
 
     def _add(self, one: Touched, carried: Carried) -> None:
         name = one.name
@@ -196,32 +272,41 @@ class Exits:
                 self.names.append(replace(name, guarded=False))
         elif _has_tensors(value) or _was_tensor(one) or _hides(one, value):
             self._tensors(one, value, carried)
+        elif name.aspect is Aspect.KINDS:
+            self._fill_anew(one, value)
         elif not one.read:
-            if one.container is value and name.path:
+            if one.container is value is not None and name.path:
                 self.names.append(_the_same(one))
             self._unread(one, value, carried)
-        elif type(name.found) is Never:
-            self.names.append(name)
-        elif type(name.found) is Drawn:
+        elif type(name.found) in (Never, Drawn):
             self.names.append(replace(name, found=Never()))
         else:
             self._plain(one, value)
 
+    def _fill_anew(self, one: Touched, value: object) -> None:
+        """A container of what moves and what does not; a number that has come to move is found."""
+        self.names.append(replace(one.name, found=Never()))
+        if one.container is value and _same_but_for_numbers(value, one.name.found):
+            self._find_in(one.name, value, one.name.found)
+
     def _unmoved(self, one: Touched, carried: Carried) -> None:
         name = one.name
-        if one.counted and not one.read and is_number(name.found):
+        if one.counted and not one.read and is_plain_look(name.found):
             return  # moved on by nothing, or not in this call
         position = self._arguments.get(id(follow(name.owner(), name.path)))
         if position is not None:
             self.together.append(Pair(NamedArgument(name), position))
         guarded = position is None and not carried.takes(name)
-        self.names.append(replace(name, guarded=guarded))
+        found = self._by_place(one) if guarded else []
+        self.names += found or [replace(name, guarded=guarded)]
 
     def _unread(self, one: Touched, value: object, carried: Carried) -> None:
         """What both recordings do alike is done again; the rest no program writes."""
         name = one.name
         change = Change(*words_of(name), read=False, where=name.where)
-        repeated = repetition(one, value, self.trees)
+        repeated = repetition(one, value, self.trees, self.slot)
+        if repeated is None:
+            self._find(name, _plain_number(name.found), value)
         if repeated is not None:
             self.repeated[repeated.place.key] = (repeated, change)
             if isinstance(repeated.place, Counter):
@@ -256,6 +341,10 @@ class Exits:
     def _plain(self, one: Touched, value: object) -> None:
         name = one.name
         self.names.append(name)
+        if name.path and one.container is None:
+            self._find(name, _plain_number(name.found), value)
+        elif name.path and one.container is value and _same_but_for_numbers(value, name.found):
+            self._find_in(name, value, name.found)
         if one.container is value is not None and is_buffer(value):
             self.names.append(_the_same(one))
             buffer = Overwritten(value)
@@ -269,7 +358,7 @@ class Exits:
             ]
             if len(held) > 1:  # with others in it, whose names are not known
                 self.names.append(_the_same(one))
-            self.assigned[place.key] = Assigned(place, self.trees.contents(held, no_slot))
+            self.assigned[place.key] = Assigned(place, self.trees.contents(held, self.slot))
         elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
             named = Named(name)
             self.assigned[named.key] = Assigned(named, self._made(one, value))
@@ -280,7 +369,7 @@ class Exits:
         if value is ABSENT or (one.same_object and not is_container(value)):
             return Fixed(value, look(value))
         try:
-            return self.trees.of(value, no_slot)
+            return self.trees.of(value, self.slot)
         except Unfit:  # of what no two calls leave the like
             return Fixed(value, look(value))
 
@@ -291,6 +380,28 @@ class Exits:
         elif one.name.path:
             *_, (holder, key) = places_on(one.name)
             self._places.add((id(holder), None if isinstance(holder, CellType) else key))
+
+
+def _number_slot(output: Callable[[str, object], object], value: Any) -> object:
+    """Where a number that moves comes from. Raises Unfit for a tensor."""
+    return no_slot(value) if isinstance(value, torch.Tensor) else output("number", value)
+
+
+def _plain_number(found: object) -> object:
+    """The number of a `look`; None for all else."""
+    if not (isinstance(found, tuple) and len(found) == 2):
+        return None
+    kind, value = found
+    return kind(value) if kind is int or kind is float else None
+
+
+def _kind_of(leaf: Leaf) -> Name:
+    """The name of a number that moves: the next one is of its type."""
+    kind = type(leaf.value)
+    name: Name = leaf.root.name
+    return replace(
+        name, found=kind, value=kind.__name__, aspect=Aspect.KIND, moved=False, guarded=True
+    )
 
 
 def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
@@ -398,3 +509,9 @@ def _is_carried(one: Touched, value: object, carried: Carried) -> bool:
 
 def _has_tensors(value: object) -> bool:
     return isinstance(value, torch.Tensor) or bool(tensors_in(value))
+
+
+def _same_but_for_numbers(container: object, found: object) -> bool:
+    """True where it holds what it held under the same keys; a set has none."""
+    unordered = isinstance(container, (set, frozenset))
+    return not unordered and by_kind(look(container)) == by_kind(found)

@@ -237,7 +237,8 @@ class Host:
         Raises:
             ValueMoved: it is not like what the step met there.
         """
-        if found is None and not all(pair.fits(call.tensors) for pair in self.together):
+        pairs = self.together if found is None else ()
+        if pairs and not all(pair.fits(call.tensors) for pair in pairs):
             raise ValueMoved("", "", other="one tensor is two now, or two are one")
         if not self.read:
             return call
@@ -266,6 +267,8 @@ class Host:
 
     def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
         """After a run of the program: ``tensors`` are all that it returned."""
+        if not (self.assigned or self.actions):
+            return
         filling = Filling(tensors, call)
         for one in self.assigned:
             one.place.write(filling.filled(one.tree), call)

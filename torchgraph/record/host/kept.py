@@ -18,6 +18,7 @@ from ...ir.program import Role
 from ...live.inputs import Call
 from ...live.step import Leaf
 from ...structure import Unfit, check, key_of, tensors_in
+from ..chains.items import is_plain_throughout
 
 GRAD: Any = torch.Tensor.grad  # a C property
 
@@ -312,6 +313,8 @@ def tensors_inside(value: object) -> list[torch.Tensor]:
     """Those in an object, in the order of its parts."""
     if isinstance(value, torch.Tensor):
         return [value]
+    if is_plain_throughout(value):
+        return []
     return [tensor for _, tensor in tensors_in(value)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._torch.modules import is_of_module
 from ...live.discovery import Entries
+from ..tape.number import node_of
 
 MANY = 64
 """A container with more is data: only what is moved in it is looked at."""
@@ -43,7 +44,11 @@ def plain_in(container: object, keys: Iterable[object] | None = None) -> dict[ob
         return {}
     if keys is not None:
         held = {key: held[key] for key in keys if key in held}
-    plain = {key: value for key, value in held.items() if isinstance(value, _PLAIN)}
+    plain = {
+        key: value
+        for key, value in held.items()
+        if isinstance(value, _PLAIN) and node_of(value) is None
+    }
     listed = not isinstance(container, (dict, types.CellType, Entries))
     return {**plain, "len": len(plain)} if listed else plain
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from ..._torch import storage_id
 from ...live.step import Leaf
+from ..tape.number import node_of
 from .alias import AliasSlot, alias_of
 from .trees import ArgumentSlot, OutputSlot
 
@@ -30,18 +32,20 @@ class Sources:
         self._position = {id(leaf.value): number for number, leaf in enumerate(given)}
         self._slots: dict[int, OutputSlot] = {}
         self._aliases: dict[int, AliasSlot] = {}
-        self.late: list[tuple[str, torch.Tensor]] = []
+        self.late: list[tuple[str, Any]] = []
         """What the program returns for that, with names."""
 
-    def output(self, name: str, tensor: torch.Tensor) -> OutputSlot:
+    def output(self, name: str, tensor: Any) -> OutputSlot:
         """One more result of the program, if it is none yet."""
         if id(tensor) not in self._slots:
             self._slots[id(tensor)] = OutputSlot(self._first + len(self.late))
             self.late.append((name, tensor))
         return self._slots[id(tensor)]
 
-    def of(self, name: str, tensor: torch.Tensor) -> OutputSlot | ArgumentSlot | AliasSlot:
-        """Where this one comes from."""
+    def of(self, name: str, tensor: Any) -> OutputSlot | ArgumentSlot | AliasSlot:
+        """Where this tensor comes from, or this number that moves."""
+        if node_of(tensor) is not None:
+            return self.output(name, tensor)
         argument = self._position.get(id(tensor))
         if argument is not None:
             return ArgumentSlot(argument)

@@ -16,6 +16,7 @@ from ...live.inputs import Call
 from ...structure import Apart, HeldObject, Together, hold_in, is_taken_apart, tree_key
 from ...structure.kinds import Kind, Part
 from ...structure.nested import map_nested
+from ..tape.number import node_of
 from .alias import AliasSlot
 
 
@@ -64,8 +65,8 @@ class ContentsTree:
     trees: Trees = field(compare=False, repr=False)
 
 
-Slots = Callable[[torch.Tensor], object]
-"""Where a tensor comes from. May raise Unfit."""
+Slots = Callable[[Any], object]
+"""Where a tensor, or a number that moves, comes from. May raise Unfit."""
 
 
 class Trees:
@@ -83,8 +84,13 @@ class Trees:
         }
         held: Collection[int] = {key for key, value in old.items() if is_container(value)}
         self._old = old
-        self._apart = Apart(known, unique=True, held=held)
+        self._apart = Apart(known, unique=True, held=held, numbers=True)
         self.slots: list[object] = []
+
+    @property
+    def objects(self) -> list[object]:
+        """All that was taken apart."""
+        return [value for value, _ in self._apart.tree.objects]
 
     def has(self, value: object) -> bool:
         """True for what was there before."""
@@ -92,7 +98,7 @@ class Trees:
 
     def of(self, value: object, slot: Slots) -> object:
         """``value`` as a replay makes it. Raises Unfit."""
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) or node_of(value) is not None:
             return slot(value)
         root = self._apart.root(value, "")
         key = tree_key(root)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ...guards import ABSENT
-from ...guards.looks import items_in, look, own
+from ...guards.looks import items_in, look
 from ...guards.names import By, Name, Path, follow
 from ...live.inputs import Call
+from ...live.named import place_of, put
 from ...structure import Unfit
 from ..chains.touched import Touched
 from ..tape.watch import is_plain
@@ -143,29 +144,35 @@ class Extended:
         self.container.extend(value)
 
 
-def repetition(one: Touched, value: object, trees: Trees) -> Assigned | None:
+def repetition(
+    one: Touched, value: object, trees: Trees, slot: Callable[[Any], object]
+) -> Assigned | None:
     """How a replay does again what the step has done to what it never reads; None: not at all.
 
-    ``value``: what lies there now.
+    Args:
+        value: what lies there now.
+        slot: where a number comes from that the step has computed.
     """
     name, before = one.name, one.name.found
     if one.container is not None and one.container is value:
         more = _appended(before, value)
-        return None if more is None else _anew(Extended(value), more, trees)
+        return None if more is None else _anew(Extended(value), more, trees, slot)
     if not name.path:
         return None
     if not is_plain(value):
-        return None if one.counted else _anew(Named(name), value, trees)
+        return None if one.counted else _anew(Named(name), value, trees, slot)
     if not one.counted:
         return Assigned(Named(name), Fixed(value, look(value)))
     by = _moved_on(before, value)
     return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
 
 
-def _anew(place: Destination, value: object, trees: Trees) -> Assigned | None:
+def _anew(
+    place: Destination, value: object, trees: Trees, slot: Callable[[Any], object]
+) -> Assigned | None:
     """What the step makes is made anew at each call."""
     try:
-        return Assigned(place, trees.of(value, no_slot))
+        return Assigned(place, trees.of(value, slot))
     except Unfit:
         return None
 
@@ -177,7 +184,7 @@ def no_slot(tensor: torch.Tensor) -> object:
 
 def _moved_on(before: object, now: object) -> object:
     """What ``+=`` has added to what was there; None where that cannot be told."""
-    if not isinstance(before, tuple) or before[0] is not type(now):
+    if not isinstance(before, tuple) or before[0] is not type(now) or len(before) == 1:
         return None
     if type(now) is int:
         return now - before[1]
@@ -208,28 +215,6 @@ def _behind(before: Any, now: Any) -> tuple[object, ...] | None:
         if len(kept) < len(items) and items[: len(kept)] == kept:
             return tuple(now)[len(kept) :]
     return None
-
-
-def put(owner: object, path: Path, value: object) -> None:
-    """Let ``path`` from ``owner`` lead to ``value``; to nothing where that is `ABSENT`."""
-    holder, by, key = place_of(owner, path)
-    if holder is None:
-        return
-    if by in (By.SLOT, By.CLASS):
-        delattr(holder, key) if value is ABSENT else setattr(holder, key, value)
-    elif value is not ABSENT:
-        holder[key] = value
-    elif isinstance(holder, dict):
-        holder.pop(key, None)
-
-
-def place_of(owner: object, path: Path) -> tuple[Any, By, Any]:
-    """What holds the end of a path, how and under which key; None where that is gone."""
-    before = follow(owner, path[:-1])
-    by, key = path[-1]
-    if before is ABSENT:
-        return None, by, key
-    return (own(before) if by is By.OWN else before), by, key
 
 
 def around_tuples(name: Name) -> Name:

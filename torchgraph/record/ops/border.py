@@ -137,7 +137,7 @@ class Border:
             return theirs(tensor)
 
     def _item(self, theirs: _Function, tensor: torch.Tensor) -> object:
-        if self._trail.phase is Phase.UPDATE:
+        if (self._recorder.follows or self._trail.phase is Phase.UPDATE) and tensor.numel() == 1:
             return self._recorder.item(tensor)
         return theirs(tensor)
 

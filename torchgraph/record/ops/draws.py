@@ -179,7 +179,7 @@ class Draws:
         """
         if self._gave_up:
             return
-        self._check_unmoved()
+        self._check_unmoved(seeded=self._seeded)
         if self._next < len(self._made) and not self._gave_up:
             self._refuse(
                 "the step leaves torch's generator in an earlier state: every call would draw the "
@@ -200,8 +200,8 @@ class Draws:
             now = torch.default_generator.get_state()
             return self._state is not None and not torch.equal(now, self._state)
 
-    def _check_unmoved(self) -> None:
-        if not self._gave_up and self._moved():
+    def _check_unmoved(self, *, seeded: bool = False) -> None:
+        if not self._gave_up and (seeded or self._moved()):
             if self._others.ran() and not self._forked and not self._seeded:
                 self._writer.give_up(ELSEWHERE, passing=True)
                 return

@@ -13,6 +13,7 @@ from ..._torch.distributed.wrappers import promises
 from ..._torch.listening import decomposes
 from ...ir import effects
 from ..tape.tape import Args
+from .generators import holds_state
 from .rewritten import runs_in_parts
 
 aten = torch.ops.aten
@@ -89,7 +90,7 @@ def facts(op: OpOverload) -> Facts:
     schema = schema_of(op)
     view = any(returned.alias_info is not None for returned in schema.returns)
     moves = torch.Tag.inplace_view in op.tags
-    takes_generator = any("Generator" in str(argument.type) for argument in schema.arguments)
+    takes_generator = any(map(holds_state, schema.arguments))
     apart = (
         op.namespace in ("profiler", "prim", "c10d"),
         decomposes(op, "cpu") or decomposes(op, "cuda"),

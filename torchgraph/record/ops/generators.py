@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 import torch
 
+from ..._torch import OpOverload, schema_of
 from ..._torch.tensors import address_of
 from ...errors import NoProgram, RandomStateTouched, SourceLine
+from ...ir import effects
 from ..chains.chains import Line, Root
 from ..tape.tape import Args, Kwargs
 from .threads import OtherThreads
@@ -37,9 +39,17 @@ def set_generators(states: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(cuda)
 
 
-def own_generators(args: Args, kwargs: Kwargs) -> list[torch.Generator]:
-    """The generators among the arguments of an op."""
-    return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
+def own_generators(op: OpOverload, args: Args, kwargs: Kwargs) -> list[object]:
+    """The generators among the arguments of an op, and the states that it draws from."""
+    named = zip((argument.name for argument in schema_of(op).arguments), args, strict=False)
+    states = [value for name, value in named if name == DROPOUT_STATE and value is not None]
+    found = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
+    return [*found, *(states if effects.draws(op, args, kwargs) else ())]
+
+
+def holds_state(argument: Any) -> bool:
+    """True for an argument of a schema by which an op is given a generator, or a state of one."""
+    return argument.name == DROPOUT_STATE or "Generator" in str(argument.type)
 
 
 def without_default(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
@@ -59,6 +69,10 @@ ELSEWHERE = (
     "being recorded. Give them a generator of their own, or draw before the call"
 )
 """Why a call was not recorded."""
+
+
+DROPOUT_STATE = "dropout_state"
+"""cuDNN's own, of the dropout between the layers of an RNN: a tensor that each draw writes."""
 
 
 class SupportsRefusal(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,14 +12,15 @@ import torch
 
 from ..._torch import OpOverload
 from ..._torch.distributed import collectives, wrappers
-from ..._torch.listening import decomposes, listening, not_listening
+from ..._torch.listening import decomposes, not_listening
 from ...collection import afresh, weakly
 from ...errors import NoProgram, SourceLine
 from ...ir import effects
 from ...ir.aliasing import has_strides, overlaps_itself
 from ...ir.program import Phase
 from ..tape import number
-from ..tape.tape import Args, Arguments, Entry, Kwargs, Outs, Ref, Tape
+from ..tape.raised import Raised
+from ..tape.tape import ANY, Args, Arguments, Entry, Kwargs, Outs, Ref, Tape
 from ..tape.trail import Trail
 from . import operands, refusals
 from .communicated import communicate
@@ -35,15 +37,21 @@ _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device
 """Types of arguments that stand on the tape as they are."""
 
 
+_NEVER_RAISE = frozenset(
+    {operator.add, operator.sub, operator.mul, operator.neg, operator.abs, operator.pos, min, max}
+    | {getattr(operator, name) for name in ("lt", "le", "eq", "ne", "ge", "gt")}
+)
+"""Arithmetic that is defined for all numbers. Division is not."""
+
+
 class Recorder:
     """Writes down the ops of one step. ``found`` is told each new tensor, with its value."""
 
     def __init__(self, trail: Trail, found: Callable[[torch.Tensor, int], None]) -> None:
         self.tape = Tape()
         self.memory = Memory(self.tape)
-        self.undo = Undo()
-        self._trail = trail
-        self._found = found
+        self.undo, self._caught = Undo(), Raised(trail)
+        self._trail, self._found = trail, found
         self.draws = Draws(trail, proxy(self))
         self._wrapped = Wrapped(weakly(self.give_up))
         self._numbers: dict[tuple[object, ...], Ref] = {}
@@ -58,26 +66,28 @@ class Recorder:
         """The storages, by their numbers on the tape, that ops wrote."""
         self.gave_up = ""
         """Why no program can hold the step; what runs after that was found is not written down."""
-        self.passing = False
-        self.strict = False
-        """What no program can hold is raised; else the step goes on as eager runs it."""
+        self.passing = self.lenient = self.strict = False
+        """``strict``: what no program can hold is raised; else the step goes on in eager."""
+        self.follows = False
+        """The user's lines compute with numbers that move."""
         self._raised: NoProgram | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Hear the ops of the block. Raises again what the user's own ``except`` has swallowed."""
         layouts = wrappers.layouts_found_unheard()
-        with self.draws.active(), layouts, listening(self._hear), collectives.communication_noted():
+        heard = self._caught.heard(self._hear, self.give_up)
+        with self.draws.active(), layouts, heard, collectives.communication_noted():
             yield
         if self._raised is not None:
             raise afresh(self._raised)
 
     # --- ops --------------------------------------------------------------------------------------
 
-    def give_up(self, why: str, *, passing: bool = False) -> None:
-        """Refuse for a reason in one sentence. ``passing``: the next step may have a program."""
-        if passing:
-            self._go_on(why, passing=True)
+    def give_up(self, why: str, *, passing: bool = False, lenient: bool = False) -> None:
+        """Refuse for a reason. ``passing``: the next may have a program; ``lenient``: no error."""
+        if passing or lenient:
+            self._go_on(why, passing=passing, lenient=lenient)
         else:
             self.refuse(NoProgram(f"{why}."))
 
@@ -92,7 +102,8 @@ class Recorder:
             raise afresh(error)
         self._go_on(error.reason, passing=False)
 
-    def _go_on(self, why: str, *, passing: bool) -> None:
+    def _go_on(self, why: str, *, passing: bool, lenient: bool = False) -> None:
+        self.lenient = self.lenient if self.gave_up else lenient
         self.passing = passing if not self.gave_up else self.passing and passing
         self.gave_up = self.gave_up or why
         self.draws.give_up()
@@ -119,13 +130,13 @@ class Recorder:
             return in_its_own_ops(op)(*args, **kwargs)
         if facts(op).takes_generator:
             args, kwargs = without_default(args, kwargs)
-            if own_generators(args, kwargs):
+            if own_generators(op, args, kwargs):
                 self.refuse(refusals.of_own_generator(self._trail.here(), op))
                 return self.unwritten(op, args, kwargs)
         return self._hear_whole(op, args, kwargs)
 
     def _hear_whole(self, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> object:
-        if (parts := in_parts(op, args, kwargs)) is not None:
+        if (parts := in_parts(op, args, kwargs, self.memory.find)) is not None:
             kwargs.pop("generator", None)
             return parts(*args, **kwargs)
         if op is EQUAL:
@@ -158,7 +169,7 @@ class Recorder:
         known = facts(op)
         if self._unset and not known.reads_no_data:
             self._look_for_strange_data(known, args, kwargs)
-        if self._trail.phase is Phase.UPDATE:
+        if self._numbers_move:
             args, kwargs = number.exact_sizes(op, args, kwargs)
         given = self.refs(args), self.refs(kwargs)
         if known.begins:
@@ -257,8 +268,10 @@ class Recorder:
         node = number.node_of(value)
         return value if node is None else node.ref
 
-    def index(self, tensor: torch.Tensor) -> int:
-        """The value of a tensor; one that nobody knew is told to ``found``."""
+    def index(self, tensor: Any) -> int:
+        """The value of a tensor, or of a number that moves; a new tensor is told to ``found``."""
+        if (node := number.node_of(tensor)) is not None:
+            return node.ref.index
         place = place_of(tensor)
         if place is not None and self.undo.holds(place[0]):
             self.memory.read(tensor)
@@ -317,11 +330,16 @@ class Recorder:
 
     def _item(self, given: Arguments, value: object) -> object:
         ref = self._computed(ITEM, given, value)
-        if self._trail.phase is Phase.UPDATE and type(value) in (int, float):
+        if self._numbers_move and type(value) in (int, float):
             # A learning rate in a tensor, on its way into an op: C++ hands it on as it is.
             return number.make(value, ref, self)
         self.branched(ref, value)
         return value
+
+    @property
+    def _numbers_move(self) -> bool:
+        """Numbers among the arguments of ops may move."""
+        return self.follows or self._trail.phase is Phase.UPDATE
 
     def item(self, tensor: torch.Tensor) -> object:
         """``tensor.item()`` as a number that moves."""
@@ -345,12 +363,14 @@ class Recorder:
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = self._computed(target, (args, {}), value)
+            if self.follows and target not in _NEVER_RAISE:
+                self._expect(found.index, ANY)
         return found
 
     def branched(self, number: Ref, value: object) -> None:
         """Write down, once, that Python went on with ``value`` for a number."""
         key = (number.index, repr(value))
-        if key not in self._branches:
+        if key not in self._branches and not self._trail.only_logs():
             self._branches.add(key)
             self._expect(number.index, value)
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ..._torch.listening import not_listening
 from ...collection import afresh
 from ...errors import (
@@ -27,6 +27,7 @@ from ...ir.program import Provenance
 from ...live.step import Step
 from ...options.options import Options
 from ..tape.trail import Trail
+from .generators import DROPOUT_STATE
 
 
 def own_step_refused(
@@ -107,7 +108,7 @@ def sparse(at: Provenance, layout: torch.layout) -> NoProgram:
 
 
 def _who(at: Provenance) -> str:
-    return repr(at.module) if at.module else "build"
+    return repr(at.module) if at.module else "the step"
 
 
 def nested(at: Provenance) -> NoProgram:
@@ -131,6 +132,14 @@ def unfilled(at: Provenance) -> NoProgram:
 
 def of_own_generator(at: Provenance, op: OpOverload) -> RandomStateTouched:
     """The refusal of a draw from a generator that is not torch's default."""
+    if any(argument.name == DROPOUT_STATE for argument in schema_of(op).arguments):
+        return RandomStateTouched(
+            f"{_who(at)} draws its dropout between layers from a state of cuDNN's own, which no "
+            "program has.",
+            where=at.line,
+            fix="put nn.Dropout between RNNs of one layer, or set torch.backends.cudnn.enabled = "
+            "False.",
+        )
     return RandomStateTouched(
         f"{_who(at)} draws {op} from a torch.Generator of its own, whose state no program has.",
         where=at.line,

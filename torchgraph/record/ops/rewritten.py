@@ -1,9 +1,9 @@
 """Ops that a program holds in another form than the one that ran.
 
-``native_batch_norm`` and the vendor forms write the running statistics without saying so; each
-becomes the overload of the same kernel that tells the truth. ``bernoulli_`` and ``normal_`` draw in
-an order that depends on strides, which their functional forms do not keep, and that of
-``rrelu_with_noise`` gives its result other strides than eager's. ``_grouped_mm`` has no
+``native_batch_norm`` and ``cudnn_batch_norm`` write running statistics without saying so: a call
+that does becomes one of an op with the same kernel that tells the truth. ``bernoulli_`` and
+``normal_`` draw in an order that depends on strides, which their functional forms do not keep, and
+that of ``rrelu_with_noise`` gives its result other strides than eager's. ``_grouped_mm`` has no
 fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
 formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
 heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
@@ -11,8 +11,9 @@ heard instead. The backward of indexing calls the kernel of ``index_put_`` under
 value to Python, and autocast casts what the kernel of ``_trilinear`` calls: their ops are heard,
 too; so are ops that find what ``_nested_tensor_from_mask_left_aligned`` does, and for ``one_hot``
 ops that ask whether the classes fit, not which the smallest is. oneDNN's LSTM rounds otherwise
-where gradients are off. Ops that only raise are looks at what they go by: where a program finds
-what eager refuses, eager is asked.
+where gradients are off. cuDNN's RNNs take weights twice, as they are and as the buffer that holds
+them: a program makes that buffer of them, so that nothing in it overlaps. Ops that only raise are
+looks at what they go by: where a program finds what eager refuses, eager is asked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import torch
 from ... import library
 from ..._torch import OpOverload, composite, has_kernel_for, schema_of
 from ..._torch.listening import not_listening
-from ...ir.batch_norms import NATIVE, VENDOR, WITHOUT_STATISTICS, BatchNorm
+from ...ir import effects
+from ...ir.batch_norms import EVALUATING, NATIVE, VENDOR, WITHOUT_STATISTICS, BatchNorm
 from ..tape.tape import Arguments, Kwargs
 
 aten = torch.ops.aten
@@ -80,6 +82,29 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return _refusing(classes, num_classes)
 
 
+def _cudnn_rnn(
+    input: torch.Tensor, weights: list[torch.Tensor], per_layer: int, buffer: Any, *rest: object
+) -> object:
+    """With a buffer that is made of the weights, where it was given one that they are parts of."""
+    parts, at = [], int(buffer.storage_offset())
+
+    def skip_to(offset: int) -> None:
+        if offset > at:
+            parts.append(weights[0].new_zeros(offset - at))
+
+    for weight in sorted(weights, key=lambda one: int(one.storage_offset())):
+        skip_to(int(weight.storage_offset()))
+        parts.append(weight.reshape(-1))
+        at = int(weight.storage_offset()) + weight.numel()
+    skip_to(int(buffer.storage_offset()) + buffer.numel())
+    return aten._cudnn_rnn.default(input, weights, per_layer, torch.cat(parts), *rest)
+
+
+def _flattened(weights: list[torch.Tensor], *sizes: object) -> torch.Tensor:
+    """The weights stay where they are; a step that reads the buffer itself reads NaNs."""
+    return weights[0].new_full((sum(weight.numel() for weight in weights),), torch.nan)
+
+
 _CAST_INSIDE = (aten._trilinear.default, aten.linalg_pinv.atol_rtol_tensor)
 """Their kernels call ops that autocast casts."""
 _PARTS: dict[OpOverload, Callable[..., object]] = {
@@ -95,7 +120,11 @@ _PARTS: dict[OpOverload, Callable[..., object]] = {
     aten.bernoulli_.float: _bernoulli_,
     aten.normal_.default: _normal_,
     aten.rrelu_with_noise.default: _rrelu,
+    aten._cudnn_rnn.default: _cudnn_rnn,
+    aten._cudnn_rnn_flatten_weight.default: _flattened,
 }
+
+_BATCH_NORMS = {norm.eager: norm for norm in (NATIVE, VENDOR)}
 
 
 def in_its_own_ops(op: OpOverload) -> Callable[..., object]:
@@ -111,9 +140,19 @@ def runs_in_parts(op: OpOverload) -> bool:
     return op in _PARTS
 
 
-def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> Callable[..., object] | None:
-    """What runs instead of an op, and is heard op by op; None for an op that runs whole."""
+def in_parts(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: Kwargs,
+    known: Callable[[torch.Tensor], int | None],
+) -> Callable[..., object] | None:
+    """What runs instead of an op, and is heard op by op; None for an op that runs whole.
+
+    ``known``: the value of a tensor that the step has made or met.
+    """
     found = _PARTS.get(op)
+    if found is _cudnn_rnn:
+        return None if args[3] is None or known(args[3]) is not None else found
     if found is None or not schema_of(op).is_mutable:
         return found
     whole = kwargs.get("generator") is not None or args[0].is_contiguous()
@@ -125,10 +164,11 @@ def rewritten(
 ) -> tuple[OpOverload, Arguments]:
     """The call that a program makes for a call of ``op``: mostly that call."""
     name = schema_of(op).name
-    if name == "aten::native_batch_norm":
-        return _batch_norm(NATIVE, *args, **kwargs)
-    if name == "aten::cudnn_batch_norm":
-        return _batch_norm(VENDOR, *args, **kwargs)
+    norm = _BATCH_NORMS.get(op)
+    if norm is not None and effects.mutates(op, args, kwargs):
+        return _writing(norm, *args, **kwargs)
+    if norm is NATIVE:
+        return _not_writing(*args, **kwargs)
     if op is aten._grouped_mm.default:
         return library.grouped_mm, (args, kwargs)
     if name == "aten::mkldnn_rnn_layer" and not torch.is_grad_enabled():
@@ -150,8 +190,24 @@ def _index_put(
     return aten.index_put_.default, ((self, indices, values, accumulate), {})
 
 
-def _batch_norm(
+def _writing(
     norm: BatchNorm,
+    input: object,
+    weight: object,
+    bias: object,
+    running_mean: object,
+    running_var: object,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[OpOverload, Arguments]:
+    tensors = (input, weight, bias, running_mean, running_var)
+    # What eager calls and the vendor's forms pick one kernel by one rule, with one reserve space.
+    flags = (training,) if norm is NATIVE else ()
+    return norm.writing, ((*tensors, *flags, momentum, eps), {})
+
+
+def _not_writing(
     input: object,
     weight: object,
     bias: object,
@@ -163,9 +219,4 @@ def _batch_norm(
 ) -> tuple[OpOverload, Arguments]:
     if running_mean is None:
         return WITHOUT_STATISTICS, ((input, weight, bias, training, momentum, eps), {})
-    tensors = (input, weight, bias, running_mean, running_var)
-    if not training:
-        return norm.evaluating, ((*tensors, momentum, eps), {})
-    # What eager calls and the vendor's forms pick one kernel by one rule, with one reserve space.
-    flags = (training,) if norm is NATIVE else ()
-    return norm.writing, ((*tensors, *flags, momentum, eps), {})
+    return EVALUATING, ((input, weight, bias, running_mean, running_var, momentum, eps), {})

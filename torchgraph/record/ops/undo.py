@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -13,7 +13,8 @@ from ..._torch.distributed.held import local
 from ..._torch.modules import state_of
 from ..._torch.tensors import address_of
 from ...ir.aliasing import has_strides
-from ...live.step import Step
+from ...ir.program import Role
+from ...live.step import Leaf, Step
 from ..tape.watch import AttributeWatch
 from .generators import generators, set_generators
 
@@ -51,10 +52,19 @@ class Undo:
     def keep(self, tensor: torch.Tensor) -> None:
         """Copy the memory of ``tensor``, which is about to be written, if it is not the step's."""
         self.refuses(tensor)
+        self._copy(tensor)
+
+    def _copy(self, tensor: torch.Tensor) -> None:
         address = storage_id(tensor)
         known = self._before.get(address)
         if known is not None and known[1] is None:
             self._before[address] = (known[0], known[0].clone())
+
+    def keep_buffers(self, leaves: Iterable[Leaf]) -> None:
+        """Copy them before a step of which nobody hears what it writes."""
+        for leaf in leaves:
+            if leaf.role is Role.BUFFER:
+                self._copy(leaf.value)
 
     def put_back(self) -> None:
         """Everything is as before the step."""
@@ -65,12 +75,18 @@ class Undo:
 
 @contextmanager
 def taken_back(
-    step: Step, undo: Undo, attributes: AttributeWatch, applies: Callable[[BaseException], bool]
+    step: Step,
+    undo: Undo,
+    attributes: AttributeWatch,
+    applies: Callable[[BaseException], bool],
+    unheard: bool,
 ) -> Iterator[None]:
     """When the block raises what ``applies``, all is as before.
 
-    Tensors, gradients, attributes and generators.
+    Tensors, gradients, attributes and generators; of a step that is ``unheard`` the buffers alone
+    may be written.
     """
+    undo.keep_buffers(step.leaves if unheard else ())
     before_step = generators()
     held: list[tuple[Any, dict[str, object]]] = [
         (holder, dict(holder)) for module in step.modules.values() for holder in state_of(module)

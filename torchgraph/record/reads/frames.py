@@ -8,17 +8,18 @@ returns instead, and all lines of a function count as run.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import dataclasses
 import functools
-import gc
 import inspect
+import itertools
+import os
 import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -31,52 +32,52 @@ from ..._torch import OpOverload
 from ..._torch.listening import is_listening, listening_through
 from ..._torch.optimizers import RATE_READERS
 from ..._torch.symbolic import also_in
+from ...environment import chosen
+from ...errors import GraphError
+from ...guards import ABSENT
 from ...structure import parts_of_partial
-from ..chains.chains import Line, Reads, StackUses
+from ..chains.chains import Line
 from ..chains.resolve import is_library, is_library_file
 from ..chains.touched import Touches
 from ..ops.generators import DrawingLine
+from .branches import running
 from .line_reads import lines_of
-from .stack import first_variable, stack_of
-from .uses import Looked, looked_at
+from .lookups import Looked, looked_up_by
 
 _Hears = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
 _METHODS = (staticmethod, classmethod, MethodType)
+
+
+class IdentityAsked(TypeError):
+    """The user's line asks which object a number is that moves: it has to be Python's own."""
 
 
 class Listener(Protocol):
     """What is told of lines."""
 
     def before(self, frame: FrameType, number: int, line: Line) -> Touches:
-        """A line is about to run."""
+        """A line is about to run; gives what it may replace."""
 
-    def stored(self, frame: FrameType, found: Touches, stores: Reads) -> None:
-        """Something is about to be replaced; ``found`` is what `before` gave."""
-
-    def again(self, frame: FrameType, reads: Reads, found: Touches) -> None:
-        """The line has replaced something, and goes on to read these."""
+    def again(self, frame: FrameType, found: Touches) -> None:
+        """A function is called by the line, which may have replaced something before."""
 
     def after(self, frame: FrameType, line: Line, found: Touches) -> None:
         """It ran."""
 
-    def inside(self, frame: FrameType, line: Line) -> None:
-        """A variable was stored that the same line goes on with."""
-
-    def returned(self, frame: FrameType, line: Line, value: object) -> None:
+    def returned(
+        self, frame: FrameType, line: Line, value: object, found: Touches, by: str
+    ) -> None:
         """A function has returned that a line of ``frame`` calls."""
 
-    def is_cut(self, frame: FrameType, number: int) -> bool:
-        """True where code of the user's own gives what the line goes on with."""
+    def looked_up(self, frame: FrameType, looked: Looked, found: Touches) -> None:
+        """A function of Python's is about to look at an attribute for a line of ``frame``."""
 
-    def used(self, frame: FrameType, found: Touches, looked: Looked) -> None:
-        """A value is about to be used that lies on the stack; ``found`` is what `before` gave."""
-
-    def handed(self, frame: FrameType, values: list[object]) -> None:
-        """A line of ``frame`` calls a function of a library's that reads these objects."""
+    def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
+        """A line of ``frame`` calls a function of a library's with these; known to read them."""
 
 
 class _Following:
-    """The trace function of one frame: tells of its lines, and of what they do on the stack."""
+    """The trace function of one frame: tells of its lines."""
 
     def __init__(
         self,
@@ -84,58 +85,56 @@ class _Following:
         listener: Listener,
         drawing: DrawingLine,
         returned: Callable[[FrameType, object], None],
+        raised: set[tuple[type[BaseException], object, int]],
+        passes_over: Callable[[FrameType, int], bool],
+        keeps: Callable[[Exception], bool],
     ) -> None:
+        self._keeps = keeps
         self._listener, self._drawing, self._returned = listener, drawing, returned
-        self._lines, self._stack = lines_of(code), stack_of(code)
+        self._raised, self._passes_over = raised, passes_over
+        self._lines = lines_of(code)
         self._line: Line | None = None
         self._number = 0
         self._found: Touches = []
         """What the listener gave for the line."""
-        self._uses: StackUses = {}
 
-    def __call__(self, frame: FrameType, event: str, arg: object) -> _Following:
-        if event == "opcode":
-            self._instruction(frame)
-            return self
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> _Following:
+        try:
+            self._hear(frame, event, arg)
+        except Exception as error:  # whatever it is, the user's line has not raised it
+            if not self._keeps(error):
+                raise
+        return self
+
+    def _hear(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "exception":
+            self._raised.add((arg[0], frame.f_code, frame.f_lineno))
         if self._line is not None:
             self._listener.after(frame, self._line, self._found)
             self._drawing.after(frame, self._number, self._line)
         self._number = number = frame.f_lineno
-        self._line = line = self._lines.get(number) if event == "line" else None
+        self._line = line = running(self._lines.get(number), frame) if event == "line" else None
+        if line is not None and self._passes_over(frame, number):
+            self._line = line = None
         if line is not None:
             self._found = self._listener.before(frame, number, line)
-            if self._stack is not None:
-                cut = self._listener.is_cut(frame, number)
-                self._uses = line.uses if cut else line.unnamed
-            else:
-                _all_stores(self._listener, frame, line, self._found)
-            frame.f_trace_opcodes = bool(line.inner or line.stores or self._uses)
         if event == "return":
             self._returned(frame, arg)
-        return self
 
-    def _instruction(self, frame: FrameType) -> None:
-        line, stack, offset = self._line, self._stack, frame.f_lasti
-        if line is None:
-            return
-        if offset in line.inside:
-            self._listener.inside(frame, line)
-        if stack is None:
-            return
-        if offset in line.again:
-            self._listener.again(frame, line.again[offset], self._found)
-        if offset in line.stores:
-            self._listener.stored(frame, self._found, line.stores[offset])
-        for use in self._uses.get(offset, ()):
-            for looked in looked_at(use, partial(stack.value, frame)):
-                self._listener.used(frame, self._found, looked)
+    def calls(self, frame: FrameType) -> None:
+        """The line calls a function of the user's."""
+        if self._line is not None and self._found:
+            self._listener.again(frame, self._found)
 
+    def gets(self, frame: FrameType, value: object, by: str) -> None:
+        """A function that the line calls has returned."""
+        if self._line is not None:
+            self._listener.returned(frame, self._line, value, self._found, by)
 
-def _all_stores(listener: Listener, frame: FrameType, line: Line, found: Touches) -> None:
-    """Where no instruction is heard of, all of the line's may run."""
-    stores = [row for rows in line.stores.values() for row in rows]
-    if stores:
-        listener.stored(frame, found, stores)
+    def looks_up(self, frame: FrameType, looked: Looked) -> None:
+        """The line calls `getattr` or its like."""
+        if self._line is not None:
+            self._listener.looked_up(frame, looked, self._found)
 
 
 class Frames:
@@ -145,14 +144,21 @@ class Frames:
         self._listener = listener
         self.drawing = DrawingLine()
         self._ran: set[CodeType] = set()
-        self._known: dict[CodeType, FunctionType] = {}
+        self.raised: set[tuple[type[BaseException], object, int]] = set()
+        """(class, code, line) of what was raised in the user's lines."""
+        self._known: dict[CodeType, dict[int, FunctionType]] = {}
+        self.passes_over: Callable[[FrameType, int], bool] = lambda frame, number: False
+        """True for a line of which nothing counts that it reads."""
+        self._looking = False
+        """True while what a line looks up is looked at: what runs then is no part of it."""
+        self.failed: Exception | None = None
+        """Raised by what looks at the user's lines: then nobody knows what they read."""
         self.lost = False
         """True when the block took the trace function away: what it read is not known."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Look at what the block runs, in this thread."""
-        first_variable()
         get: Any = sys.gettrace
         put: Any = sys.settrace
         ours: object = self._trace
@@ -162,15 +168,32 @@ class Frames:
         quietly = listening_through(_untraced(ours)) if put is sys.settrace else nullcontext()
         put(ours)
         try:
-            with quietly:
+            with quietly, looked_up_by(self._looks_up):
                 yield
         finally:
             self.lost = get() != ours  # somebody has come in the block: `pdb.set_trace()`
             if not self.lost:
                 put(before)
 
+    def _keeps(self, error: Exception) -> bool:
+        """Keep an error of ours out of the user's lines, but where faults are looked for."""
+        told = isinstance(error, (IdentityAsked, GraphError))  # for those who called the step
+        if told or chosen("TORCHGRAPH_VERIFY", "fast") == "strict":
+            return False
+        self.failed = self.failed or error.with_traceback(None)
+        return True
+
     def _trace(self, frame: FrameType, event: str, arg: object) -> object:
-        if _says_nothing(frame.f_code.co_filename):
+        try:
+            return self._called(frame)
+        except Exception as error:  # whatever it is, the user's line has not raised it
+            if not self._keeps(error):
+                raise
+            return None
+
+    def _called(self, frame: FrameType) -> object:
+        called = frame.f_back is not None and type(frame.f_back.f_trace) is _Following
+        if self._looking or (not called and _says_nothing(frame.f_code.co_filename)):
             return None
         if not is_listening():
             return None  # what runs in an op runs in replays too
@@ -178,49 +201,85 @@ class Frames:
             self._handed(frame)
             return None
         self._meet(frame)
-        return _Following(frame.f_code, self._listener, self.drawing, self._returned)
+        caller = _caller(frame)
+        if caller is not None and isinstance(caller.f_trace, _Following):
+            caller.f_trace.calls(caller)
+        more = self._returned, self.raised, self.passes_over, self._keeps
+        return _Following(frame.f_code, self._listener, self.drawing, *more)
 
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
+        try:
+            self._profiled(frame, event, arg)
+        except Exception as error:  # whatever it is, the user's line has not raised it
+            if not self._keeps(error):
+                raise
+
+    def _profiled(self, frame: FrameType, event: str, arg: object) -> None:
+        if self._looking:
+            return
         if event == "call" and is_listening() and _is_library(frame):
             self._handed(frame)
         if event in ("call", "return") and not _is_library(frame) and is_listening():
             self._meet(frame)
             for number, line in lines_of(frame.f_code).items():
-                found = self._listener.before(frame, number, line)
-                _all_stores(self._listener, frame, line, found)
-                self._listener.after(frame, line, found)
+                self._listener.after(frame, line, self._listener.before(frame, number, line))
             if event == "return":
                 self._returned(frame, arg)
 
     def _returned(self, frame: FrameType, value: object) -> None:
         """The user's line that called may read on from what a function has returned."""
-        caller = frame.f_back
-        while caller is not None and _is_library(caller):
-            caller = caller.f_back
-        if caller is None or caller.f_code not in self._ran:
-            return  # the step is over: the rest of the line is not recorded
-        line = lines_of(caller.f_code).get(caller.f_lineno)
-        if line is not None and line.returned:
-            self._listener.returned(caller, line, value)
+        caller, code = _caller(frame), frame.f_code
+        if code.co_name == "__init__" and code.co_argcount:  # what is made is what the line gets
+            value = frame.f_locals.get(code.co_varnames[0])
+        if caller is not None:
+            self._gets(caller, value, code.co_name)
+
+    def _gets(self, caller: FrameType, value: object, by: str) -> None:
+        if isinstance(caller.f_trace, _Following):
+            caller.f_trace.gets(caller, value, by)
+        elif caller.f_code in self._ran:  # else the step is over
+            line = lines_of(caller.f_code).get(caller.f_lineno)
+            if line is not None:
+                self._listener.returned(caller, line, value, [], by)
+
+    def _looks_up(self, frame: FrameType, looked: Looked, value: object) -> None:
+        """`getattr` and its like are called by ``frame``: first to look, then with a result."""
+        if not isinstance(frame.f_trace, _Following):
+            return
+        self._looking = True
+        try:
+            if value is ABSENT:
+                frame.f_trace.looks_up(frame, looked)
+            else:
+                frame.f_trace.gets(frame, value, "")
+        except Exception as error:  # whatever it is, the user's line has not raised it
+            if not self._keeps(error):
+                raise
+        finally:
+            self._looking = False
 
     def _handed(self, frame: FrameType) -> None:
         """A library's function may read all that its arguments have, where a line is not seen."""
         code, caller = frame.f_code, frame.f_back
         while caller is not None and caller.f_code.co_filename in _GO_INSIDE:
             caller = caller.f_back
-        if not _reads_objects(code.co_filename) or caller is None or _is_library(caller):
+        if caller is None or _is_library(caller):
             return
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        self._listener.handed(caller, [frame.f_locals.get(name) for name in names])
+        known = _reads_objects(code.co_filename)
+        self._listener.handed(caller, _given(frame), known=known)
 
     # --- functions --------------------------------------------------------------------------------
 
     def _meet(self, frame: FrameType) -> None:
         code = frame.f_code
-        also_in(frame.f_globals)
-        if code not in self._ran:
+        also_in(frame.f_globals, code)
+        first = code not in self._ran
+        if first:
             self._ran.add(code)
             self.see(_lies_under_its_name(frame))
+        if (first or code.co_freevars) and frame.f_back is not None and _is_library(frame.f_back):
+            for value in list(frame.f_back.f_locals.values()):  # who calls it holds it
+                self.see(value)
 
     def see(self, value: object) -> None:
         """A function that a name leads to may be one that runs."""
@@ -229,7 +288,7 @@ class Frames:
             return
         value = getattr(value, "__func__", value) if isinstance(value, _METHODS) else value
         if isinstance(value, FunctionType):
-            self._known[value.__code__] = value
+            self._known.setdefault(value.__code__, {})[id(value)] = value
 
     def is_local(self, frame: FrameType, name: str) -> bool:
         """True for a variable of a function around that the step runs too: it is of its own."""
@@ -241,18 +300,33 @@ class Frames:
             around = around.f_back
         return name not in code.co_freevars
 
-    def functions(self, *, everywhere: bool) -> list[FunctionType]:
-        """Those that ran. ``everywhere``: also others of the same code, wherever they are held.
+    def functions(self) -> list[FunctionType]:
+        """Those that ran, as far as names, or whoever called them, lead to them."""
+        ran = (found for code, found in self._known.items() if code in self._ran)
+        return [function for found in ran for function in found.values()]
 
-        To look for that takes 50 ms. What the step itself makes is not looked for.
-        """
-        found = [function for code, function in self._known.items() if code in self._ran]
-        known = set(self._known).union(*map(_inner, self._ran))
-        wanted = [code for code in self._ran if everywhere or code not in known]
-        wanted = [code for code in wanted if code.co_freevars or _takes_arguments(code)]
-        if wanted:
-            found += [one for one in gc.get_referrers(*wanted) if isinstance(one, FunctionType)]
-        return list({id(one): one for one in found}.values())
+
+def _given(frame: FrameType) -> list[object]:
+    """What a function is called with."""
+    code, values = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    found = [values.get(name) for name in code.co_varnames[:count]]
+    if not code.co_filename.startswith(_CALL_ON):
+        more = bool(code.co_flags & inspect.CO_VARARGS) + bool(
+            code.co_flags & inspect.CO_VARKEYWORDS
+        )
+        for name in code.co_varnames[count : count + more]:
+            held = values.get(name, ())
+            found += held.values() if isinstance(held, dict) else held
+    return found
+
+
+def _caller(frame: FrameType) -> FrameType | None:
+    """The user's frame that waits for this one, whatever lies between them."""
+    caller = frame.f_back
+    while caller is not None and _is_library(caller):
+        caller = caller.f_back
+    return caller
 
 
 def _untraced(ours: object) -> Callable[[_Hears], _Hears]:
@@ -281,19 +355,17 @@ def _inner(code: CodeType) -> frozenset[CodeType]:
     return frozenset(one for one in code.co_consts if isinstance(one, CodeType))
 
 
-def _takes_arguments(code: CodeType) -> bool:
-    return bool(code.co_argcount or code.co_kwonlyargcount)
-
-
 def _lies_under_its_name(frame: FrameType) -> FunctionType | None:
     """The function that runs: a global of its module, or of the class of its first argument."""
     code = frame.f_code
     places = [frame.f_globals.get(code.co_name)]
+    classes: tuple[type, ...] = ()
     if code.co_argcount:
         first = frame.f_locals.get(code.co_varnames[0])
-        kind = first if isinstance(first, type) else type(first)
-        places += [vars(cls).get(code.co_name) for cls in kind.__mro__]
-    for place in places:
+        classes = (first if isinstance(first, type) else type(first)).__mro__
+    places += [vars(cls).get(code.co_name) for cls in classes]
+    others = (value for cls in classes for value in list(vars(cls).values()))
+    for place in itertools.chain(places, others):
         if isinstance(place, property):
             place = place.fget
         elif isinstance(place, _METHODS):
@@ -329,6 +401,8 @@ _READERS = {
 
 _OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distributions)
 """Modules whose functions and methods compute from attributes of objects that users make."""
+_CALL_ON = (os.path.dirname(torch.__file__), contextlib.__file__, functools.__file__)
+"""Files of functions that give what they are called with to others, whose lines tell more."""
 _GO_INSIDE = frozenset({copy.__file__, dataclasses.__file__})
 """The files of those whose functions read what lies in what they are given as well."""
 

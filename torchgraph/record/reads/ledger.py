@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -26,6 +24,7 @@ from ...guards.looks import (
     items_in,
     look,
     shown,
+    with_kinds,
 )
 from ...guards.names import CONTENT, By, Name, Path, follow
 from ...ir.aliasing import has_strides
@@ -33,6 +32,7 @@ from ...ir.program import Role
 from ...live.step import Leaf
 from ..chains.chains import Use
 from ..chains.inside import containers_within, held_by, lay_at
+from ..chains.items import Items
 from ..chains.resolve import Source
 from ..chains.touched import Cell, RowKey, Touched, idle, in_cell, look_at, settings, unmoved_in
 from ..host.elsewhere import Elsewhere
@@ -52,22 +52,40 @@ class Meeting(NamedTuple):
     deep: bool = True
 
 
+class _Lying(NamedTuple):
+    """What lies at a place that is met."""
+
+    around: list[tuple[RowKey, bool]]
+    """What the step has changed on the way there, from `Ledger._moved_around`."""
+    within: dict[tuple[object, ...], int] | None
+    like: object
+    """The look at what it is like; None for what has no other look than its own."""
+    plain: bool
+    """True for a container of numbers that are Python's own, of strings and such containers."""
+
+
 class Ledger:
     """What one recording meets by name: how it was first, and how it is now.
 
     Args:
         guarded: true for an object whose own attributes others watch.
         given: the identities of the objects among the arguments.
+        wrote: true for an attribute of such an object that the step has written, unread.
     """
 
-    def __init__(self, guarded: Callable[[object], bool], given: set[int]) -> None:
-        self._guarded = guarded
+    def __init__(
+        self,
+        guarded: Callable[[object], bool],
+        given: set[int],
+        wrote: Callable[[object, str], bool] = lambda owner, name: False,
+    ) -> None:
+        self._guarded, self._wrote = guarded, wrote
         self._given = given
-        self._made: set[int] = set()
-        """The identities of what the step has made."""
         self._names: dict[RowKey, tuple[Any, Name]] = {}
         """All that was read, and what the step wrote, as it was before."""
         self._reads: set[RowKey] = set()
+        self._perhaps: set[RowKey] = set()
+        """What a library's code may have read."""
         self._own: set[RowKey] = set()
         """What the step wrote before it read it."""
         self._stored: set[RowKey] = set()
@@ -76,6 +94,8 @@ class Ledger:
         self._containers: dict[RowKey, object] = {}
         self._alike: dict[RowKey, object] = {}
         """What tensors, and containers of tensors, were like."""
+        self._items: dict[tuple[int, Path], Items] = {}
+        """Where which objects lie in a container tells whether it has changed."""
         self._within: dict[RowKey, dict[tuple[object, ...], int]] = {}
         """The containers in each value, as they were."""
         self._outside: dict[int, object] = {}
@@ -89,6 +109,8 @@ class Ledger:
         self._lengths: set[RowKey] = set()
         """Lists of which the step reads what it has put there, by its number."""
         self._elsewhere = Elsewhere()
+        self._identified: set[tuple[int, Path]] = set()
+        """Places of numbers of which the step asks which object they are."""
         self._compared: dict[int, object] = {}
         """By identity, tensors and containers of which the step asks which object they are."""
 
@@ -117,10 +139,16 @@ class Ledger:
 
     def which(self, value: object, use: Use) -> None:
         """What becomes of it may go by which object it is."""
-        if use is Use.COMPARED and (is_container(value) or isinstance(value, torch.Tensor)):
+        asked = use is Use.COMPARED or use is Use.AMONG
+        if asked and (is_container(value) or isinstance(value, torch.Tensor)):
             self._compared[id(value)] = value
         elif use is Use.KEPT:
             self._elsewhere.hold(value)
+
+    def identify(self, value: object, source: Source) -> None:
+        """The step asks which object it is that lies there."""
+        if type(value) in (int, float):
+            self._identified.add((id(source.owner), source.path))
 
     def keep(self, meeting: Meeting, source: Source) -> None:
         """A container that lies there is put into another place as well: it has to be that one."""
@@ -129,8 +157,11 @@ class Ledger:
             self.mark(meeting.value)
             self._elsewhere.add(meeting.text, meeting.value, source, meeting.where)
 
-    def add(self, meeting: Meeting, source: Source) -> RowKey:
-        """Something is read, or about to be written, that lies there; gives its key."""
+    def add(self, meeting: Meeting, source: Source, *, perhaps: bool = False) -> RowKey:
+        """Something is read, or about to be written, that lies there; gives its key.
+
+        ``perhaps``: a library's code may have read it. What the step moves it has not.
+        """
         use = meeting.use
         if isinstance(meeting.value, torch.Tensor):
             source = self._as_before(meeting.value, source)
@@ -147,16 +178,20 @@ class Ledger:
                 self._stored.add(key)
             elif use is Use.CLEARED and key not in self._reads:
                 self._own.add(key)
+        elif key not in self._own and perhaps and key not in self._reads:
+            self._perhaps.add(key)
         elif key not in self._own:
             self._reads.add(key)
         return key
 
     def notice(self, meeting: Meeting, source: Source) -> None:
         """How what lies there is now: the step may write into it, and read or fill it later."""
-        for deep in (True, False):
-            key = (id(source.owner), source.path, deep)
-            if key not in self._names:
-                self._meet(key, meeting._replace(deep=deep), source)
+        place = id(source.owner), source.path
+        new = [deep for deep in (True, False) if (*place, deep) not in self._names]
+        if new:
+            lies = self._lying(meeting.value, source)
+            for deep in new:
+                self._meet((*place, deep), meeting._replace(deep=deep), source, lies)
 
     def written(self, key: RowKey, use: Use, now: Callable[[str], object]) -> None:
         """A line is over that may have stored something there: what it reads next is of its own.
@@ -164,20 +199,25 @@ class Ledger:
         Args:
             now: what a variable of the function that runs holds; `ABSENT` for none.
         """
-        if self._is_another(key, now) and use is Use.STORED and key not in self._reads:
-            self._own.add(key)
+        moved = self._is_another(key, now)
+        if moved and use in (Use.STORED, Use.PERHAPS):
+            self._stored.add(key)
+            if key not in self._reads:
+                self._own.add(key)
+        elif use is Use.PERHAPS and key not in self._own:
+            self._reads.add(key)  # whether or not a branch put it there, it is this
 
     def _is_another(self, key: RowKey, now: Callable[[str], object]) -> bool:
         owner, name = self._names[key]
         if not isinstance(owner, Cell):
             held = owner if _is_held(owner) else owner()
-            return bool(look(follow(held, name.path), deep=name.deep) != name.found)
+            return bool(name.look(follow(held, name.path)) != name.found)
         value = now(owner.name)
         if name.path != CONTENT or value is ABSENT:
             return False
         owner.last = in_cell(value)
         self._cells[owner.name, owner.last] = owner
-        return bool(look(value, deep=name.deep) != name.found)
+        return bool(name.look(value) != name.found)
 
     def moved(self) -> set[RowKey]:
         """The places that were written and hold something else now; variables, whatever they do."""
@@ -190,13 +230,29 @@ class Ledger:
 
         return {key for key in self._replaced if moves(key)}
 
-    def _meet(self, key: RowKey, meeting: Meeting, source: Source) -> None:
+    def _lying(self, value: object, source: Source) -> _Lying:
+        """What all of a place's rows have in common."""
+        around = list(self._moved_around(*source, value))
+        listed, items = is_container(value), Items.of(value)
+        if items is not None:
+            self._items[id(source.owner), source.path] = items
+        within = containers_within(value) if listed or is_buffer(value) else None
+        like: object = None
+        if listed or isinstance(value, torch.Tensor):
+            like = alike(value) if items is None else look(value)  # no tensor lies in it
+        return _Lying(around, within, like, items is not None and items.plain)
+
+    def _meet(self, key: RowKey, meeting: Meeting, source: Source, lies: _Lying) -> None:
         owner, path = source
         value = meeting.value
         found, words = look_at(value, meeting.use, deep=meeting.deep), shown(value)
         name = Name(meeting.text, lambda: None, path, meeting.deep, found, words, meeting.where)
+        if not lies.plain and (kinds := with_kinds(found)) is not found:
+            name = replace(name, found=kinds, aspect=Aspect.KINDS)
+        if self._is_made(owner, path):
+            self._own.add(key)
         self._names[key] = (owner if _is_held(owner) else Same(owner), name)
-        for around, replaced in self._moved_around(owner, path, value):
+        for around, replaced in lies.around:
             self._own.add(key)  # it is what the step has made of what is around it
             if not (replaced or isinstance(value, torch.Tensor) or self._is_appended(around, path)):
                 self._reads.add(around)
@@ -207,10 +263,23 @@ class Ledger:
         unchanging = isinstance(value, (tuple, frozenset))
         if is_buffer(value) or (is_container(value) and not unchanging):
             self._containers[key] = value
-        if is_container(value) or is_buffer(value):
-            self._within[key] = containers_within(value)
-        if is_container(value) or isinstance(value, torch.Tensor):
-            self._alike[key] = alike(value)
+        if lies.within is not None:
+            self._within[key] = lies.within
+        if lies.like is not None:
+            self._alike[key] = lies.like
+
+    def _is_made(self, owner: object, path: Path) -> bool:
+        """True where the step has written an attribute before anything was read of it."""
+        if not path or path[0][0] is not By.OWN or not self._wrote(owner, path[0][1]):
+            return False
+        first = (id(owner), path[:1], True)
+        return first in self._own or first not in self._names
+
+    def is_own(self, source: Source) -> bool:
+        """True for a way through what the step itself has put there."""
+        owner, path = source
+        known = any((id(owner), path[:n], True) in self._own for n in range(1, len(path) + 1))
+        return known or self._is_made(owner, path)
 
     def _moved_around(
         self, owner: object, path: Path, value: object
@@ -222,10 +291,13 @@ class Ledger:
             if container is None:
                 continue
             replaced = self._follow(owner, path[:length], container) is not container
+            items = self._items.get((id(owner), path[:length]))
+            if not replaced and items is not None and items.hold():
+                continue
             before = self._names[key][1].found
             if isinstance(value, torch.Tensor) and lay_at(path[length:], before, value):
                 continue
-            if replaced or look(container) != before:
+            if replaced or self._names[key][1].look(container) != before:
                 yield key, replaced
 
     def _follow(self, owner: object, path: Path, container: object) -> object:
@@ -263,22 +335,13 @@ class Ledger:
         known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
         return known or self._guarded(owner)
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """While the step runs: what it makes is not what was there before."""
-        enabled = gc.isenabled()
-        gc.collect(0)
-        gc.disable()  # a collection would make what the step makes old
-        try:
-            yield
-            self._made.update(map(id, gc.get_objects(generation=0)))
-            self.old = {i: one for i, one in self._outside.items() if i not in self._made}
-        finally:
-            if enabled:
-                gc.enable()
+    def ends(self) -> None:
+        """The step is over."""
+        self.old = dict(self._outside)
 
     def _was_before(self, owner: object) -> bool:
-        return owner is not None and id(owner) not in self._made and id(owner) not in self._given
+        known = id(owner) in self.old or isinstance(owner, (Cell, torch.nn.Module, type))
+        return owner is not None and known and id(owner) not in self._given
 
     def pinned(self) -> list[torch.Tensor]:
         """The tensors that names lead to, after the step as before: they are guarded."""
@@ -288,8 +351,10 @@ class Ledger:
             if not isinstance(value, torch.Tensor):
                 continue
             held = owner() if isinstance(owner, Same) else owner
-            now = held.last() if isinstance(held, Cell) else follow(held, name.path)
-            found += [value] if now is value else []
+            stays = (
+                held.holds(value) if isinstance(held, Cell) else follow(held, name.path) is value
+            )
+            found += [value] if stays else []
         return found
 
     # --- afterwards -------------------------------------------------------------------------------
@@ -310,12 +375,15 @@ class Ledger:
         met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
         self._outside.clear()
         self._depths.clear()
+        self._items.clear()
         found = [Touched(name, True, None, True) for name in settings(functions)]
         self._outer |= {
             key
             for key, (owner, _) in self._names.items()
             if isinstance(owner, Same) and self._was_before(owner())
         }
+        moved = {key for key in self._perhaps if self._is_another(key, lambda name: ABSENT)}
+        self._reads |= self._perhaps - moved
         boxes: dict[int, _Box] = {}
         for key, (owner, name) in self._names.items():
             if key not in self._reads and key not in self._replaced:
@@ -372,19 +440,19 @@ class Ledger:
         value = follow(owner, name.path)
         length = len(name.found[1]) if key in self._lengths else None
         container = self._containers.get(key)
-        moved = look(value, deep=name.deep) != name.found
+        moved = name.look(value) != name.found
         moved |= container is not None and value is not container  # an equal one
         if (not moved or key in self._reads) and self._moves_about(key, value):
             name = replace(name, found=Never())
         name = replace(name, owner=Same(owner), moved=moved)
         counted = key not in self._stored
         read, old = key in self._reads, id(value) in self.old
-        # A dict counts as new to the collector when a first container is put into it.
-        outer = key in self._outer and (is_container(owner) or id(owner) not in self._made)
+        outer = key in self._outer
         compared = isinstance(name.found, Same) and id(name.found()) in self._compared
         like = self._alike.get(key)
-        within = self._within.get(key, {})
-        return Touched(name, read, container, outer, counted, like, compared, length, old, within)
+        within, known = self._within.get(key, {}), key[:2] in self._identified
+        row = read, container, outer, counted, like, compared, length, old, within, known
+        return Touched(name, *row)
 
     def _moves_about(self, key: RowKey, value: object) -> bool:
         """True for containers that the step has put where others were: no copy is that one."""

@@ -6,34 +6,71 @@ The chains of each line (see `scan`) are looked at just before it runs (see `fra
 
 from __future__ import annotations
 
+import functools
+import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import CodeType, FrameType, FunctionType, MappingProxyType
+from types import CodeType, FrameType, MappingProxyType
 from weakref import proxy
 
 import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from ..._torch import storage_id
+from ..._torch.listening import listening
+from ...collection import weakly
+from ...errors import SourceLine
 from ...guards import ABSENT
-from ...guards.looks import Same, is_container, own
+from ...guards.looks import Same, is_container
 from ...guards.names import CONTENT, By
+from ...ir.aliasing import has_strides
 from ...live.step import Leaf
-from ..chains.behind import is_iterator
-from ..chains.chains import Chain, Line, Reads, Root, Use
+from ...reasons import Because, Reason
+from ..chains.behind import is_iterator, is_users
+from ..chains.chains import EACH, Chain, ChainStep, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
+from ..chains.items import Items
 from ..chains.resolve import Source, leads_to
 from ..chains.touched import Counts, Met, RowKey, Touches
 from ..host.trees import Trees
 from ..tape.acted import Acted
 from .frames import Frames
+from .known import unnoticed
 from .ledger import Ledger
-from .uses import Looked
+from .lookups import Looked
 from .walk import Walk
 
 _LOST = (
     "Python's trace function was taken away or replaced while the step ran, by sys.settrace, a "
     "debugger or a RecursionError that is caught: what it read then is not known"
 )
+
+
+_FAILED = (
+    "torchgraph fails to look at what the step reads ({error}): this is a fault of torchgraph, "
+    "please report it"
+)
+_UNKNOWN = (
+    "how Python {version} runs code is not known to this version of torchgraph: what a step reads "
+    "cannot be told there (`torchgraph doctor` says more), so that no step has a program"
+)
+
+
+@functools.cache
+def unread() -> tuple[int, ...]:
+    """The lines of `known` that read what is not noticed: none, where this Python is known."""
+    return tuple(unnoticed(_read_in))
+
+
+def _read_in(function: Callable[[], object]) -> Callable[[], list[object]]:
+    watch = NameWatch((), lambda value: False, [function])
+    with listening(lambda op, args, kwargs: op(*args, **kwargs)), watch.active():
+        function()
+    names = [one.name for one in watch.finish([], None).touched if one.read]
+    return lambda: [name.owner() for name in names if not name.holds()]
 
 
 class NameWatch:
@@ -44,6 +81,7 @@ class NameWatch:
         guarded: true for an object whose own attributes others watch.
         bound: the function of the step, and what it is bound to.
         moving: by identity, containers whose numbers are inputs of the program just now.
+        wrote: as `Ledger` has it.
     """
 
     def __init__(
@@ -53,31 +91,53 @@ class NameWatch:
         bound: Sequence[object] = (),
         moving: Mapping[int, object] = MappingProxyType({}),
         acted: Acted | None = None,
+        wrote: Callable[[object, str], bool] = lambda owner, name: False,
     ) -> None:
         self._guarded, self._moving = guarded, moving
-        self._ledger = Ledger(guarded, set(objects_in(given)))
+        self._ledger = Ledger(guarded, set(objects_in(given)), wrote)
         self._counts: Counts = Counter()
         self._seen: dict[tuple[object, ...], Same] = {}
+        self._lists: dict[tuple[object, ...], tuple[int, int, Items | None]] = {}
+        """By line and chain, what lay in the container that it has read."""
         self._once: set[tuple[CodeType, int, bool, int]] = set()
         self.frames = Frames(proxy(self))
         held = set(map(id, containers_in(given)))
-        self._walk = Walk(self._ledger, guarded, held, moving, acted or Acted(), self.frames.see)
+        self._acted = acted or Acted()
+        self._walk = Walk(self._ledger, guarded, held, moving, self._acted, self.frames.see)
+        self.meet: Callable[[object, SourceLine | None], None] = lambda value, where: None
+        """Told of each value that a name leads to."""
+        self.made = self.meet
+        """Told of each value that a variable of a function holds, but for its arguments."""
+        self._walk.meet, self._walk.made = weakly(self._meet), weakly(self._meet_made)
         for value in bound:
             self._ledger.mark(value)
+            self.frames.see(value)
 
     # --- line by line -----------------------------------------------------------------------------
 
     @contextmanager
     def active(self, give_up: Callable[..., None] | None = None) -> Iterator[None]:
         """Look at what the block reads, in this thread; ``give_up`` is told why nobody could."""
+        if give_up is not None and unread():
+            give_up(_UNKNOWN.format(version=platform.python_version()), lenient=True)
         try:
-            with self._ledger.listening(), self.frames.active():
+            with self.frames.active():
                 yield
+            self._ledger.ends()
         except BaseException:
             self._walk.frame = None  # its error leads to the frame, which leads here
             raise
         if self.frames.lost and give_up is not None:
-            give_up(_LOST, passing=True)
+            give_up(Because(Reason.AROUND, _LOST), passing=True)
+        if (failed := self.frames.failed) is not None and give_up is not None:
+            why = _FAILED.format(error=f"{type(failed).__name__}: {failed}")
+            give_up(Because(Reason.FAULT, why), lenient=True)
+
+    def _meet(self, value: object, where: SourceLine | None) -> None:
+        self.meet(value, where)
+
+    def _meet_made(self, value: object, where: SourceLine | None) -> None:
+        self.made(value, where)
 
     def let_go(self) -> list[object]:
         """Hold no frame of the user's, in which its values lie; gives what holds other values."""
@@ -87,19 +147,23 @@ class NameWatch:
         return [*inner, *(v for one in inner for v in getattr(one, "__dict__", {}).values())]
 
     def before(self, frame: FrameType, number: int, line: Line) -> Touches:
-        """Look at what a line reads; gives room for what it replaces."""
+        """Look at what a line reads, and at what it may replace; gives that."""
         if line.chains:
             self._read(frame, line.chains, number)
-        return []
+        found: Touches = []
+        if line.stores:
+            self._store(frame, found, line)
+        return found
 
-    def stored(self, frame: FrameType, found: Touches, stores: Reads) -> None:
+    def _store(self, frame: FrameType, found: Touches, line: Line) -> None:
         """Look at what is about to be replaced."""
         self._walk.stand(frame)
         self._walk.touched = found
         self._walk.stores += 1
-        for chain, use in stores:
+        for chain, use in line.stores:
             if use is Use.COUNTED:
                 self._count(frame, chain)
+            self._walk.put = line.put.get(chain.mark, ABSENT)
             read = self._global if chain.root is Root.GLOBAL else self._variable
             read(frame, chain, use)
 
@@ -115,49 +179,54 @@ class NameWatch:
             self._read(frame, line.inner)
         self._written(frame, found)
 
-    def again(self, frame: FrameType, reads: Reads, found: Touches) -> None:
-        """Look at what a line reads after it has replaced something."""
+    def again(self, frame: FrameType, found: Touches) -> None:
+        """Look at what the line has replaced before it calls a function of the user's."""
+        self._walk.stores += 1
         self._written(frame, found)
-        self._read(frame, reads, frame.f_lineno or 0)
 
     def _written(self, frame: FrameType, found: Touches) -> None:
         for key, use in found:
             self._ledger.written(key, use, lambda name: frame.f_locals.get(name, ABSENT))
 
-    def inside(self, frame: FrameType, line: Line) -> None:
-        """Look at what a loop in one line reads of its variable."""
-        self._read(frame, line.inner)
-
-    def returned(self, frame: FrameType, line: Line, value: object) -> None:
+    def returned(
+        self, frame: FrameType, line: Line, value: object, found: Touches, by: str
+    ) -> None:
         """Look at what a function has returned that a line of ``frame`` calls."""
         if isinstance(value, torch.Tensor):
+            if any(use is Use.KEPT for _, use in line.returned):
+                self._ledger.which(value, Use.KEPT)
             return
+        self.frames.see(value)
         self._walk.stand(frame)
-        for chain, use in line.returned:
+        self._walk.touched = found
+        cut = self._walk.cut.get((frame.f_code, self._walk.line), {})
+        for chain, use in (*line.returned, *cut.values()):
+            self._walk.stores += use < Use.NAMED
+            if by:  # not all that the line calls
+                chain = chain._replace(name=f"{by}()")
             self._local(chain, use, value, [])
 
-    def handed(self, frame: FrameType, values: list[object]) -> None:
-        """Look at all attributes of what a library's function is called with."""
-        for value in values:
-            if self._ledger.was_there(value) and not is_container(value):
-                self._walk.stand(frame)
-                self._walk.inside(type(value).__name__, value)
-
-    def is_cut(self, frame: FrameType, number: int) -> bool:
-        """True where code of the user's own gives what the line goes on with."""
-        return (frame.f_code, number) in self._walk.cut
-
-    def used(self, frame: FrameType, found: Touches, looked: Looked) -> None:
-        """Look at a value on the stack, or at what lies there in it."""
-        value, use, steps = looked
-        if use is Use.KEPT:
-            self._ledger.which(value, use)
-        if isinstance(value, torch.Tensor) and not own(value):
-            return
+    def looked_up(self, frame: FrameType, looked: Looked, found: Touches) -> None:
+        """Look at what ``getattr`` or its like is asked for, or what it replaces."""
+        value, name, use = looked
         self._walk.stand(frame)
         self._walk.touched = found
         self._walk.stores += use < Use.NAMED
-        self._local(Chain(Root.RETURNED, "(...)", steps), use, value, [])
+        chain = Chain(Root.RETURNED, type(value).__name__, (ChainStep(False, name),))
+        self._local(chain, use, value, [])
+
+    def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
+        """Look at all attributes of what a library's function is called with.
+
+        ``known``: it does read them. Else it may, where they are the user's.
+        """
+        for value in values:
+            if is_container(value) or not self._ledger.was_there(value):
+                continue
+            moves = isinstance(value, (Optimizer, LRScheduler, GradScaler))
+            if known or (is_users(value) and not moves and not callable(value)):
+                self._walk.stand(frame)
+                self._walk.inside(type(value).__name__, value, perhaps=not known)
 
     def _read(self, frame: FrameType, chains: Reads, line: int = 0) -> None:
         at = (frame.f_code, line, bool(self._moving), self._walk.stores)
@@ -169,6 +238,10 @@ class NameWatch:
                 self._variable(frame, chain, use)
             elif not again or any(step.is_open for step in chain.steps):
                 self._global(frame, chain, use)
+        for chain, _ in chains if (frame.f_code, self._walk.line) in self._walk.asked else ():
+            value = leads_to(frame, chain, self._guarded)
+            if value is not ABSENT and not isinstance(value, torch.Tensor):
+                self._walk.ask(chain, value)
 
     def _global(self, frame: FrameType, chain: Chain, use: Use) -> None:
         held = frame.f_globals
@@ -185,6 +258,9 @@ class NameWatch:
         value = frame.f_locals.get(chain.name, ABSENT)
         if value is ABSENT:
             return
+        arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        is_made = chain.root is not Root.FREE and chain.name not in arguments
+        (self.made if is_made else self.meet)(value, self._walk.where)
         if not chain.steps:
             self._ledger.which(value, use)
         sources: list[Source] = []
@@ -212,7 +288,28 @@ class NameWatch:
                 self._seen[key] = Same(value)
         elif id(value) in self._walk.led:
             sources = [*self._walk.led[id(value)][1], *sources]
+        if use >= Use.NAMED and is_container(value) and self._is_known(chain, use, value, sources):
+            return
         self._walk.walk(chain, use, value, sources)
+
+    def _is_known(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> bool:
+        """True where the line has read this before, as each turn of a loop does, and all is there.
+
+        A container is looked at item by item: a loop over it would do so once for each of them.
+        """
+        walk = self._walk
+        if any(step.is_open and step.key is not EACH for step in chain.steps):
+            return False  # where it goes on from there may be another place now
+        now = bool(self._moving), self._acted.count
+        at = (walk.line, walk.frame.f_code, chain.mark, use, id(value), now)
+        again = at in self._lists
+        ways, stores, items = self._lists.get(at, (0, 0, None))
+        # What lies in objects, which a chain may go on through, may have been stored anew.
+        same = items is not None and (items.plain or stores == walk.stores) and items.hold()
+        if same and ways == len(sources):
+            return True
+        self._lists[at] = len(sources), walk.stores, Items.of(value) if again else None
+        return False
 
     def trees(self) -> Trees:
         """To make again what the step leaves, but for what was there before."""
@@ -228,14 +325,11 @@ class NameWatch:
 
     def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: object) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
-        functions = self._functions()
+        functions = self.frames.functions()
         self._walk.led.clear()
+        self._lists.clear()
         self._walk.frame = None
         touched = self._ledger.finish(leaves, functions, returned)
-        return Met(touched, self._counts, self._ledger.compared)
-
-    def _functions(self) -> list[FunctionType]:
-        found = self.frames.functions(everywhere=False)
-        if all(cell.within(found) for cell in self._ledger.cells()):
-            return found
-        return self.frames.functions(everywhere=True)
+        inputs = [leaf.value for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
+        storages = frozenset(storage_id(tensor) for tensor in inputs if has_strides(tensor))
+        return Met(touched, self._counts, self._ledger.compared, storages)

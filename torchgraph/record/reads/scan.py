@@ -1,21 +1,50 @@
-"""The stack while a code object runs, as far as its bytecode tells: which names lead to its values.
+"""What lies on the stack while a code object runs, as far as its bytecode tells.
 
-The instructions are followed in their order, past jumps. Where that may be wrong, or no name is
-known, what lies on the real stack is looked at when the line runs (see `uses`).
+The instructions are followed in their order; where several ways meet, a value is what either of
+them leaves there. Nothing here depends on where CPython keeps a stack: of an instruction that is
+not known by name, only `dis.stack_effect` is asked.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
+import sys
+from types import CodeType
 from typing import Any
 
-from ..chains.chains import ANY, EACH, OWN, Chain, Constant, Iterated, Result, Root, StackUse, Use
-from .uses import stack_uses
+from ..chains.chains import (
+    EACH,
+    OWN,
+    Chain,
+    Constant,
+    Iterated,
+    Result,
+    Root,
+    Use,
+    Within,
+)
+from .values import (
+    GIVEN,
+    Getter,
+    Stack,
+    Used,
+    chains_of,
+    each_of,
+    formats,
+    getter,
+    is_plain_key,
+    joined,
+    looks_inside,
+    made_of,
+    mark_of,
+    result_of,
+    stores_by_name,
+    super_of,
+    used,
+)
 
 _COUNTED = object()
 """On the stack, the result of an augmented assignment."""
-
 
 _ROOTS = {
     "LOAD_GLOBAL": Root.GLOBAL,
@@ -23,6 +52,7 @@ _ROOTS = {
     "LOAD_FAST": Root.LOCAL,
     "LOAD_FAST_CHECK": Root.LOCAL,
     "LOAD_FAST_BORROW": Root.LOCAL,
+    "LOAD_FAST_AND_CLEAR": Root.LOCAL,
     "LOAD_CLOSURE": Root.LOCAL,  # the cell, for a function that is made; from 3.13 on a LOAD_FAST
     "LOAD_DEREF": Root.FREE,
     "LOAD_CLASSDEREF": Root.FREE,
@@ -32,97 +62,105 @@ _STORES = frozenset({"STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME", 
 _STORED_NAMES = {"STORE_GLOBAL": Root.GLOBAL, "STORE_DEREF": Root.FREE}
 _POPS = {"STORE_ATTR": 2, "STORE_SUBSCR": 3, "DELETE_SUBSCR": 2, "DELETE_ATTR": 1}
 """How many values these take; they leave none."""
-_LEAVES_NONE = ("LIST_", "SET_", "MAP_", "DICT_", "POP_JUMP", "RETURN", "JUMP_IF")
-_NO_VALUE = frozenset(
+_LEAVES_NONE = ("LIST_", "SET_", "MAP_", "DICT_", "POP_", "RETURN", "JUMP_IF", "RAISE", "RERAISE")
+_ALONE = frozenset(
     {"NOP", "RESUME", "CACHE", "PRECALL", "KW_NAMES", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL"}
-)
-_CALLS = {
-    "CALL": 2,
-    "CALL_KW": 3,
-    "CALL_FUNCTION": 1,
-    "CALL_METHOD": 2,
-    "CALL_FUNCTION_KW": 2,
-}
-"""How many values a call takes besides its arguments."""
-_INSIDE = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
-_SETTERS = ("setattr", "delattr")
-_COPIES = frozenset({"asdict", "astuple", "copy", "deepcopy"})
-_GIVEN = 6
-"""So many places are followed that the result of one call may come from."""
+) | {"NOT_TAKEN", "DELETE_FAST", "DELETE_NAME", "DELETE_GLOBAL", "DELETE_DEREF"}
+"""They leave the stack as it is."""
+_ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE", "RERAISE", "JUMP_FORWARD", "JUMP_A", "JUMP_BACK")
+"""How the names of instructions begin that the next one never follows."""
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+_BESIDES = {"CALL_KW": 1, "CALL_FUNCTION_KW": 1}
+"""Values above the arguments of a call: the names of the keywords."""
+_PLACES = 1 if sys.version_info < (3, 11) else 2
+"""How many values lie below the arguments: what is called, and its object or nothing."""
 _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FROM_ITER"})
 _ROTATED = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
 """Until Python 3.10: how deep the value on the top is put."""
 _MOVES_ON = frozenset({"INPLACE_ADD", "INPLACE_SUBTRACT"})
 _OPERATORS = ("COMPARE_OP", "CONTAINS_OP", "BINARY_", "FORMAT_", "CONVERT_VALUE")
-_TEXTS = frozenset({"str", "repr", "format", "ascii"})
+_PLAIN_RESULTS = ("COMPARE_OP", "CONTAINS_OP", "IS_OP", "FORMAT_", "UNARY_NOT", "TO_BOOL")
+_JUMPS_IF = ("POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "POP_JUMP_BACKWARD_IF")
+_TESTS = (f"{jump}_{side}" for jump in _JUMPS_IF for side in ("TRUE", "FALSE"))
+_ASK_TRUTH = ("TO_BOOL", "UNARY_NOT", "JUMP_IF_", *_TESTS)
+"""What asks of a container whether there is anything in it."""
 _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
 
 class Scan:
     """The stack: chains, constants, and None for all else."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: CodeType) -> None:
         self.line: int | None = None
-        self._stack: list[object] = []
-        self._joined = 0
-        """So many values lay there where several ways met: the names are those of one way."""
+        first = code.co_varnames[0] if code.co_argcount else ""
+        self._own = Chain(Root.FREE, "__class__"), Chain(Root.LOCAL, first)
+        """What ``super()`` goes by."""
+        self._stack: Stack = []
+        self._waiting: dict[int, Stack] = {}
+        """By instruction, what lies there for those who jump to it."""
         self._spans: list[tuple[Chain, Use]] = []
         """What an attribute is read of on a later line than its name."""
-        self._items: dict[str, tuple[int | None, Chain]] = {}
-        """By variable, which line gives it the items of what: a loop in one line."""
+        self._put: dict[object, tuple[int | None, Any]] = {}
+        """By variable, or by the mark of a chain: the line that last put something there, what."""
 
     def step(self, ins: dis.Instruction) -> list[tuple[Chain, Use]]:
         """Run one instruction; gives the chains whose value is used by it."""
-        used: list[tuple[Chain, Use]] = []
-        if ins.is_jump_target:  # what lies there is used at the end of another way
-            used += (row for value in self._stack for row in _chains(value, Use.NAMED))
-        used += [*self._step(ins), *self._spans]
+        self._stack = joined(self._stack, self._waiting.pop(ins.offset, []))
+        if ins.opcode in _JUMPS:
+            self._jump(ins)
+        used = [*self._step(ins), *self._spans]
         self._spans.clear()
-        self._joined = min(self._joined, len(self._stack))
+        if ins.opname.startswith(_ENDS):
+            self._stack = []
         return used
 
-    def uses(self, ins: dis.Instruction) -> Iterator[tuple[StackUse, bool]]:
-        """What the next instruction does with the stack; True where a name says with what."""
-        if ins.is_jump_target:
-            self._joined = len(self._stack)
-        value = self._peek(2 if ins.opname == "STORE_ATTR" else 3)
-        for use in stack_uses(ins, self._stored(value)):
-            above = len(self._stack) - use.number >= self._joined
-            named = isinstance(self._peek(use.number), (Chain, Constant, Iterated))
-            if use.called:  # else by a name that is made as the line runs
-                key, called = self._peek(use.key), self._peek(use.called)
-                named = named and isinstance(key, (Chain, Constant)) and _is_by_name(called)
-            yield use, named and above and not ins.opname.startswith(("MATCH_", "GET_LEN"))
+    @property
+    def top(self) -> object:
+        """What lies on the top of the stack."""
+        return self._peek(1)
 
-    def _step(self, ins: dis.Instruction) -> Iterator[tuple[Chain, Use]]:
+    def puts(self, chain: Chain) -> tuple[object, ...]:
+        """What was just put where a chain leads: a constant, or None for what the step makes."""
+        _, value = self._put.get(chain.mark if chain.steps else chain.name, (None, chain))
+        if isinstance(value, Constant):
+            return (value,)
+        return () if isinstance(value, Chain) else (None,)
+
+    def _jump(self, ins: dis.Instruction) -> None:
+        if ins.argval <= ins.offset:
+            return
+        stack, effect = self._stack, dis.stack_effect(ins.opcode, ins.arg, jump=True)
+        stack = [*stack, *[None] * effect] if effect >= 0 else stack[:effect]
+        self._waiting[ins.argval] = joined(stack, self._waiting.get(ins.argval, []))
+
+    def _step(self, ins: dis.Instruction) -> Used:
         name = ins.opname
-        if name in _NO_VALUE or self._pushes(ins):
+        if name in _ALONE or self._pushes(ins):
             return
         if name == "BINARY_SUBSCR" or (name == "BINARY_OP" and ins.argrepr == "[]"):
             yield from self._item()
         elif name.startswith("STORE_FAST_"):
             yield from self._store_pair(name, ins.argval)
         elif name in _STORES:
-            self._name_item(ins)
+            if name != "POP_TOP":
+                self._put[ins.argval] = self.line, self._peek(1)
             if name in _STORED_NAMES:
                 yield Chain(_STORED_NAMES[name], ins.argval), self._stored(self._peek(1))
             yield from self._used(1, Use.KEPT if name in _STORED_NAMES else Use.NAMED)
+        elif name.startswith("LOAD_SUPER"):
+            yield from self._super_attribute(ins)
+        elif name.startswith("MATCH_"):
+            yield from self._match(ins)
         else:
             yield from self._other(ins)
 
     def _variable(self, root: Root, name: str) -> Chain | Result:
+        """What a variable holds: also what the same line has put there."""
         chain = Chain(root, name, line=self.line)
-        line, items = self._items.get(name, (None, None))
-        own = items is not None and line == self.line and root is Root.LOCAL
-        return Result((chain, items)) if own and items is not None else chain
-
-    def _name_item(self, ins: dis.Instruction) -> None:
-        """``for o in things: ...`` in one line: what is done with ``o`` is done with each."""
-        item = self._peek(1)
-        if ins.opname == "STORE_FAST" and isinstance(item, Result):
-            chain = item.chains[0]
-            if chain.root is not Root.RETURNED and chain.steps and chain.steps[-1].key is EACH:
-                self._items[ins.argval] = (self.line, chain)
+        line, value = self._put.get(name, (None, None))
+        if line is None or line != self.line or root is Root.GLOBAL:
+            return chain
+        return Result((chain, *chains_of(value))[:GIVEN])
 
     def _pushes(self, ins: dis.Instruction) -> bool:
         """Run an instruction that uses nothing; False for others."""
@@ -132,15 +170,14 @@ class Scan:
                 self._stack.append(None)
             self._stack.append(self._variable(_ROOTS[name], ins.argval))
         elif name in _PAIRS:
-            self._stack += [Chain(Root.LOCAL, name, line=self.line) for name in ins.argval]
+            self._stack += [self._variable(Root.LOCAL, name) for name in ins.argval]
         elif name in ("LOAD_CONST", "LOAD_SMALL_INT"):
             self._stack.append(Constant(ins.argval))
         elif name in ("LOAD_ATTR", "LOAD_METHOD"):
             self._attribute(ins)
         elif name == "FOR_ITER":
             iterated = self._peek(1)
-            known = isinstance(iterated, Iterated)
-            self._stack.append(Result((iterated.chain.then(True, EACH),)) if known else None)
+            self._stack.append(each_of(iterated) if isinstance(iterated, Iterated) else None)
         elif name == "PUSH_NULL":
             self._stack.append(None)
         else:
@@ -162,87 +199,114 @@ class Scan:
             return False
         return True
 
-    def _other(self, ins: dis.Instruction) -> Iterator[tuple[Chain, Use]]:
+    def _other(self, ins: dis.Instruction) -> Used:
         name = ins.opname
         if name in _ITERATES:
             iterated = self._peek(1)
             yield from self._used(1, Use.ITEMS)
-            self._stack += [None] * (dis.stack_effect(ins.opcode, ins.arg) + 1)
-            if name == "GET_ITER" and isinstance(iterated, Chain):
-                self._stack[-1] = Iterated(iterated)
-            return
-        if name in _POPS:
+            known = bool(chains_of(iterated))
+            if name == "GET_ITER":
+                self._stack.append(Iterated(tuple(chains_of(iterated))) if known else None)
+            else:
+                more = dis.stack_effect(ins.opcode, ins.arg) + 1
+                self._stack += [each_of(iterated) if known else None] * more
+        elif name in _POPS:
             yield from self._store(name, ins.argval)
-            return
-        if name.startswith("CALL") and "INTRINSIC" not in name:
+        elif name.startswith("CALL") and "INTRINSIC" not in name:
             yield from self._call(ins)
-            return
-        effect = _effect(ins)
-        used = max(-effect, 0)
-        leaves = 0 if name.startswith(_LEAVES_NONE) else 1
-        if effect <= 0:
-            counted = name in _MOVES_ON or (name == "BINARY_OP" and ins.argrepr in ("+=", "-="))
-            use = Use.NAMED if name in _KEPT else Use.WHOLE
-            use = Use.INSIDE if name == "MATCH_CLASS" else use
-            use = Use.OPERAND if name.startswith(_OPERATORS) else use
-            yield from self._compared(name)
-            first = self._peek(2)
-            if counted and isinstance(first, Chain) and not first.steps:
-                yield first, Use.COUNTED  # a list that is also elsewhere
-            yield from self._used(used + leaves, use, skip_first=counted)
-            self._stack += [_COUNTED if counted else None] * leaves
         else:
-            self._stack += [None] * effect
-        if name in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE"):
-            self._stack.clear()
+            yield from self._operate(ins)
 
-    def _compared(self, name: str) -> Iterator[tuple[Chain, Use]]:
+    def _operate(self, ins: dis.Instruction) -> Used:
+        name, effect = ins.opname, _effect(ins)
+        if effect > 0:
+            self._stack += [None] * effect
+            return
+        leaves = 0 if name.startswith(_LEAVES_NONE) else 1
+        counted = name in _MOVES_ON or (name == "BINARY_OP" and ins.argrepr in ("+=", "-="))
+        use = Use.NAMED if name in _KEPT else Use.WHOLE
+        use = Use.OPERAND if name.startswith(_OPERATORS) else use
+        use = Use.ITEMS if name.startswith(_ASK_TRUTH) else use
+        yield from self._compared(name)
+        first = self._peek(2)
+        if counted and isinstance(first, Chain) and not first.steps:
+            yield first, Use.COUNTED  # a list that is also elsewhere
+        values = self._take(max(leaves - effect, 1))  # 3.14 counts a result with the caller
+        for value in values[1 if counted else 0 :]:
+            yield from used(value, use)
+        if name.startswith(("LIST_", "SET_", "MAP_", "DICT_")):
+            self._fill(values)
+        elif leaves:
+            plain = name.startswith(_PLAIN_RESULTS)
+            made = None if plain else Result((Chain(Root.RETURNED, ""), *made_of(values).chains))
+            self._stack.append(_COUNTED if counted else made)
+
+    def _fill(self, values: list[object]) -> None:
+        """A display is filled: below lies the list, set or dict."""
+        made = made_of([self._peek(1), *values])
+        if self._stack and made.chains:
+            self._stack[-1] = made
+
+    def _compared(self, name: str) -> Used:
         """What ``a is b`` and ``a in b`` ask for."""
         one, other = self._peek(2), self._peek(1)
-        if name in ("IS_OP", "CONTAINS_OP") and not isinstance(other, Constant):
-            yield from _chains(one, Use.COMPARED)
-            if name == "IS_OP":
-                yield from _chains(other, Use.COMPARED)
+        if name == "IS_OP" and not _is_single(other):
+            yield from used(one, Use.COMPARED)
+            yield from used(other, Use.COMPARED)
+        elif name == "CONTAINS_OP" and not isinstance(other, Constant):
+            yield from used(one, Use.AMONG)
 
-    def _call(self, ins: dis.Instruction) -> Iterator[tuple[Chain, Use]]:
+    def _match(self, ins: dis.Instruction) -> Used:
+        """A pattern: what it looks at stays where it is, but for a class pattern."""
+        if ins.opname == "MATCH_CLASS":
+            held, kind, names = self._take(3)
+            yield from used(held, Use.INSIDE)
+            yield from used(kind, Use.NAMED)
+            chains = [c.then(*OWN).then(True, EACH) for c in chains_of(held)]
+            named: Any = names.value if isinstance(names, Constant) else ()
+            chains = [c.then(False, name) for c in chains_of(held) for name in named] + chains
+            self._stack.append(Result(tuple(chains[:GIVEN])) if chains else None)
+            return
+        keys = ins.opname == "MATCH_KEYS"
+        held = self._peek(2 if keys else 1)
+        yield from used(held, Use.WHOLE)
+        self._stack.append(made_of([held]) if keys else None)
+        self._stack += [None] * (_effect(ins) - 1)
+
+    def _super_attribute(self, ins: dis.Instruction) -> Used:
+        """``super().name``, from Python 3.12 on."""
+        _, kind, held = self._take(3)
+        found = super_of(kind, held)
+        yield from used(held, Use.NAMED)
+        if _effect(ins) == -1:  # a method comes with its object
+            self._stack.append(None)
+        self._stack.append(None if found is None else found.then(False, ins.argval))
+
+    def _call(self, ins: dis.Instruction) -> Used:
         """What is called is named; its arguments may be used in any way."""
-        more = _CALLS.get(ins.opname)
-        taken = 1 - _effect(ins) if more is None else (ins.arg or 0) + more
-        values = [self._pop() for _ in range(taken)][::-1]
-        called = next((i for i, value in enumerate(values) if value is not None), taken)
-        yield from _stores_by_name(values[called:])
-        got, use = self._looks_inside(values[called:])
-        for i, value in enumerate(values):
-            if got is None or i != called + 1:
-                named = i == called and called <= 1
-                yield from _chains(value, Use.NAMED if named else use)
-        self._stack.append(_result(values[called:]) if got is None else got)
-
-    @staticmethod
-    def _looks_inside(values: list[object]) -> tuple[object, Use]:
-        """``getattr(x, "name")`` reads what ``x.name`` does, ``asdict(x)`` everything."""
-        called = values[0] if values else None
-        if not isinstance(called, Chain) or len(values) < 2:
-            return None, Use.WHOLE
-        name = str(called.steps[-1].key) if called.steps else called.name
-        held, key = values[1], values[2] if len(values) > 2 else None
-        if name in _COPIES and called.root is Root.GLOBAL:
-            return None, Use.INSIDE
-        if called.is_global("id"):
-            return None, Use.COMPARED
-        if name in _TEXTS and called.root is Root.GLOBAL:
-            return None, Use.OPERAND
-        if name not in _INSIDE or not called.is_global(name):
-            return None, Use.WHOLE
-        if not isinstance(held, (Chain, Result)):
-            return None, Use.WHOLE
-        if name == "type":
-            return (held.then(False, "__class__") if len(values) == 2 else None), Use.NAMED
-        if name in ("vars", "dir"):
-            return held.then(*OWN), Use.NAMED
-        if isinstance(key, Constant) and type(key.value) is str:
-            return held.then(False, key.value), Use.INSIDE
-        return (held.then(False, key) if isinstance(key, Chain) else None), Use.INSIDE
+        name = ins.opname
+        places = 2 if name == "CALL_METHOD" else _PLACES
+        ex = name == "CALL_FUNCTION_EX"
+        besides = _BESIDES.get(name, 0)
+        taken = 1 - _effect(ins) if ex else places + (ins.arg or 0) + besides
+        values = self._take(taken)
+        given = values[places : taken - besides]
+        below = [value for value in values[:places] if value is not None]
+        called = below[0] if below else None
+        if below[1:]:  # a decorator's argument lies where the object of a method does
+            given = [*below[1:], *given]
+        yield from stores_by_name(called, given)
+        for one in (called, *given):
+            if isinstance(one, Getter):
+                yield from one.reads(given)
+        got, use = looks_inside(called, given, self._own)
+        yield from used(called, Use.NAMED)
+        for i, value in enumerate(given):
+            if got is None or i:
+                yield from used(value, use)
+        if got is None:
+            got = getter(called, given) or result_of(called, given)
+        self._stack.append(got)
 
     def _attribute(self, ins: dis.Instruction) -> None:
         held = self._pop()
@@ -250,37 +314,50 @@ class Scan:
             self._spans.append((held._replace(line=self.line), Use.NAMED))
         if _effect(ins) == 1:  # a method comes with its object, or with an empty place
             self._stack.append(None)
-        known = isinstance(held, (Chain, Result))
-        self._stack.append(held.then(False, ins.argval) if known else None)
+        form = isinstance(held, Constant) and ins.argval == "format"
+        self._stack.append(formats(held) if form else self._then(held, False, ins.argval))
 
-    def _item(self) -> Iterator[tuple[Chain, Use]]:
+    def _then(self, held: object, item: bool, key: object) -> object:
+        """One step further; what the same line has put there lies there.
+
+        A number that it has moved on there is read, as it was before, by who reads it now.
+        """
+        if not isinstance(held, (Chain, Result)):
+            return None
+        found = held.then(item, key)
+        line, value = self._put.get(mark_of(found), (None, _COUNTED))
+        return found if value is _COUNTED or line != self.line else value
+
+    def _item(self) -> Used:
         key, held = self._pop(), self._pop()
-        yield from _chains(key, Use.WHOLE)
+        yield from used(key, Use.WHOLE)
         if not isinstance(held, (Chain, Result)):
             self._stack.append(None)
-        elif _is_plain(key):
-            self._stack.append(held.then(True, key.value))
+        elif is_plain_key(key):
+            self._stack.append(self._then(held, True, key.value))
         else:
-            yield from _chains(held, Use.ITEMS)
-            self._stack.append(held.then(True, key if isinstance(key, Chain) else EACH))
+            yield from used(held, Use.ITEMS)
+            self._stack.append(held.then(True, key if isinstance(key, Chain) else Within(None)))
 
-    def _store(self, name: str, argument: object) -> Iterator[tuple[Chain, Use]]:
-        values = [self._pop() for _ in range(_POPS[name])][::-1]
+    def _store(self, name: str, argument: object) -> Used:
+        values = self._take(_POPS[name])
         use = self._stored(values[0]) if len(values) > 1 else Use.STORED
         key = Constant(argument) if name.endswith("ATTR") else values.pop()
         held = values.pop()
         for value in values:
-            yield from _chains(value, Use.KEPT)
-        yield from _chains(key, Use.WHOLE)
-        for chain in held.chains if isinstance(held, Result) else [held]:
-            if isinstance(chain, Chain):
-                yield from self._store_in(chain, key, name, use)
+            yield from used(value, Use.KEPT)
+        yield from used(key, Use.WHOLE)
+        if isinstance(held, Chain) and is_plain_key(key) and values:
+            put = held.then(not name.endswith("ATTR"), key.value)
+            self._put[mark_of(put)] = self.line, values[0]
+        for chain in chains_of(held):
+            yield from self._store_in(chain, key, name, use)
 
     @staticmethod
-    def _store_in(held: Chain, key: Any, name: str, use: Use) -> Iterator[tuple[Chain, Use]]:
+    def _store_in(held: Chain, key: Any, name: str, use: Use) -> Used:
         if held.root is not Root.RETURNED:
             yield held, Use.NAMED
-        if _is_plain(key):
+        if is_plain_key(key):
             if name == "DELETE_SUBSCR" and type(key.value) is int:
                 yield held, Use.PLACED
             yield held.then(not name.endswith("ATTR"), key.value), use
@@ -293,19 +370,20 @@ class Scan:
     def _stored(value: object) -> Use:
         return Use.COUNTED if value is _COUNTED else Use.STORED
 
-    def _store_pair(self, name: str, variables: Any) -> Iterator[tuple[Chain, Use]]:
-        yield from self._used(1, Use.NAMED)
-        if name == "STORE_FAST_STORE_FAST":
+    def _store_pair(self, name: str, variables: Any) -> Used:
+        stored = variables if name == "STORE_FAST_STORE_FAST" else variables[:1]
+        for variable in stored:
+            self._put[variable] = self.line, self._peek(1)
             yield from self._used(1, Use.NAMED)
-        elif name == "STORE_FAST_LOAD_FAST":
-            self._stack.append(Chain(Root.LOCAL, variables[1], line=self.line))
+        if name == "STORE_FAST_LOAD_FAST":
+            self._stack.append(self._variable(Root.LOCAL, variables[1]))
 
-    def _used(
-        self, count: int, use: Use, *, skip_first: bool = False
-    ) -> Iterator[tuple[Chain, Use]]:
-        values = [self._pop() for _ in range(count)][::-1]
-        for value in values[1 if skip_first else 0 :]:
-            yield from _chains(value, use)
+    def _used(self, count: int, use: Use) -> Used:
+        for value in self._take(count):
+            yield from used(value, use)
+
+    def _take(self, count: int) -> list[Any]:
+        return [self._pop() for _ in range(count)][::-1]
 
     def _peek(self, depth: int) -> Any:
         return self._stack[-depth] if 0 < depth <= len(self._stack) else None
@@ -325,60 +403,10 @@ class Scan:
         self._stack[-1], self._stack[-depth] = self._stack[-depth], self._stack[-1]
 
 
-def _chains(value: Any, use: Use) -> Iterator[tuple[Chain, Use]]:
-    """What is used of a value on the stack; of a result alone nothing is known."""
-    if isinstance(value, Chain):
-        yield value, use
-    elif isinstance(value, Result):
-        yield from ((chain, use) for chain in value.chains if not _is_bare(chain, use))
-
-
-def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
-    """``setattr(x, "name", value)`` stores what ``x.name = value`` does."""
-    if len(values) < 3 or not isinstance(values[0], Chain):
-        return
-    if not values[0].is_global(*_SETTERS):
-        return
-    held, key = values[1], values[2]
-    if not isinstance(held, Chain):
-        return
-    if isinstance(key, Chain) or _is_plain(key):
-        yield held.then(False, key if isinstance(key, Chain) else key.value), Use.STORED
-    else:
-        yield held.then(*OWN), Use.COUNTED
-
-
-def _is_bare(chain: Chain, use: Use) -> bool:
-    """True for a result of which nothing is asked: what it may come from was looked at."""
-    if chain.root is Root.RETURNED and not chain.steps:
-        return use not in (Use.ITEMS, Use.WHOLE, Use.OPERAND)
-    return bool(chain.steps) and chain.steps[-1].key is EACH
-
-
-def _is_by_name(called: object) -> bool:
-    return isinstance(called, Chain) and called.is_global("getattr", "hasattr", *_SETTERS)
-
-
-def _is_plain(key: object) -> bool:
-    return isinstance(key, Constant) and type(key.value) in (str, int, bool)
-
-
-def _result(values: list[object]) -> Result:
-    """What a call of these gives; first comes what is called."""
-    called, *given = values or [None]
-    chains = [Chain(Root.RETURNED, "")]
-    if isinstance(called, Chain):
-        chains = [Chain(Root.RETURNED, f"{called}()")]
-        given = [called, *given]
-        if called.steps:  # of a container, as `d.get(key)`
-            given = [called._replace(steps=called.steps[:-1]), *given]
-    for value in given:
-        if isinstance(value, Chain):
-            chains.append(value.then(True, EACH))
-        elif isinstance(value, Result):  # next(iter(things))
-            chains += [chain for chain in value.chains if chain.steps[-1:] == (ANY,)]
-    return Result(tuple(chains[:_GIVEN]))
-
-
 def _effect(ins: dis.Instruction) -> int:
     return dis.stack_effect(ins.opcode, ins.arg, jump=False)
+
+
+def _is_single(value: object) -> bool:
+    """True for None and its like, which no number is."""
+    return isinstance(value, Constant) and type(value.value) not in (int, float)

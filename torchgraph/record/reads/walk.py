@@ -15,13 +15,14 @@ import torch
 
 from ...errors import SourceLine
 from ...guards import ABSENT
-from ...guards.looks import count, elements, is_container, own
+from ...guards.looks import count, elements, is_container, look, own
 from ...guards.names import By, of_class
 from ..chains.behind import (
     PROBED,
     WEAK,
     WRITES,
     asked_besides,
+    asked_by,
     behind,
     called_by_others,
     closed,
@@ -30,19 +31,25 @@ from ..chains.behind import (
     is_memo,
     is_users,
 )
-from ..chains.chains import Chain, ChainStep, Use
-from ..chains.inside import has_more_than_tensors, keyed
+from ..chains.chains import MADE, Chain, ChainStep, Constant, MadeBy, Root, SuperOf, Use, Within
+from ..chains.inside import has_more_than_tensors, keyed, within
 from ..chains.resolve import (
     Lookup,
     Source,
     class_path,
+    has_attribute,
     is_ours,
+    leads_to,
     looks_up_itself,
+    runs_users,
     shadow_of,
     step_of,
 )
 from ..chains.touched import Touches
 from ..tape.acted import Acted
+from ..tape.number import node_of
+from ..tape.watch import is_plain
+from .frames import IdentityAsked
 from .ledger import Ledger, Meeting
 
 
@@ -72,12 +79,20 @@ class Walk:
         """How a container was reached."""
         self.stores = 0
         """How often something was stored: names may lead elsewhere since."""
-        self.cut: set[tuple[CodeType, int]] = set()
-        """Lines in which a name leads to what code of the user's own gives."""
+        self.cut: dict[tuple[CodeType, int], dict[object, tuple[Chain, Use]]] = {}
+        """By line, what it goes on to read of what code of the user's own gives."""
+        self.asked: dict[tuple[CodeType, int], dict[object, tuple[ChainStep, ...]]] = {}
+        """By line, the ways that `operator.attrgetter` and its like follow in what is there."""
+        self.meet: Callable[[object, SourceLine | None], None] = lambda value, where: None
+        """Told of each value that a chain leads to."""
+        self.made = self.meet
+        """Told of each value that is nameless, and may be the step's own."""
         self.frame: Any = None
         self.line = 0
         self.where: SourceLine | None = None
         self.touched: Touches = []
+        self.put: object = ABSENT
+        """What a branch of the line puts where it stores: a constant, or None for what it makes."""
 
     def stand(self, frame: FrameType, line: int = 0) -> None:
         """What is looked at next, a line of ``frame`` reads: the one that runs, or this one."""
@@ -92,6 +107,8 @@ class Walk:
         """Follow a chain from its step number ``first`` on."""
         for number in range(first, len(chain.steps)):
             at = chain._replace(steps=chain.steps[:number])
+            if node_of(value) is not None:
+                return
             if id(value) in self.given or (first and isinstance(value, torch.Tensor)):
                 return
             sources = self._pass(at, use, value, sources)
@@ -102,9 +119,9 @@ class Walk:
                 self._each(chain, use, value, sources, number)
                 return
             self._acted.read(value, str(chain), step.key)
-            found = step_of(value, step.key, item=step.item, guarded=self._guarded)
+            found = self._step(step, value)
             if found is None:
-                self._stop(at, step.key, value, sources)
+                self._stop(chain, use, value, sources, number)
                 return
             for name in found.absent:
                 self.add(str(at), ABSENT, name, Use.NAMED)
@@ -151,6 +168,9 @@ class Walk:
         self, chain: Chain, use: Use, value: object, sources: list[Source], number: int
     ) -> None:
         """Go on from every item of a container, or from what a weak reference leads to."""
+        if isinstance(chain.steps[number].key, Within):
+            self._within(chain, use, value, number)
+            return
         if isinstance(value, weakref.ref):
             if self._ledger.was_there(value):
                 self._ledger.mark(value())
@@ -170,10 +190,53 @@ class Walk:
         for item in elements(value) if unordered else ():  # no path leads to it
             self.walk(chain, use, item, [], number + 1)
 
-    def _stop(self, at: Chain, key: Any, value: object, sources: list[Source]) -> None:
+    def _step(self, step: ChainStep, value: object) -> Lookup | None:
+        """Where one step leads; None where code of the object's own says so."""
+        if step.key is MADE and isinstance(value, weakref.ref):
+            if self._ledger.was_there(value):
+                self._ledger.mark(value())
+            return Lookup(value())
+        if step.key is MADE:  # an object of a class has what the class has
+            return Lookup(value) if isinstance(value, type) else None
+        if not isinstance(step.key, SuperOf):
+            return step_of(value, step.key, item=step.item, guarded=self._guarded)
+        kind = leads_to(self.frame, step.key.kind, self._guarded)
+        try:
+            return Lookup(super(kind, value)) if isinstance(kind, type) else None
+        except TypeError:
+            return None
+
+    def _within(self, chain: Chain, use: Use, value: object, number: int) -> None:
+        """Go on from a value, or from what is in it, where an operator or a function gave it."""
+        step = chain.steps[number + 1] if number + 1 < len(chain.steps) else None
+        by = chain.steps[number].key.by
+        if step is None or step.item:
+            return
+        if by is not None and runs_users(leads_to(self.frame, by, self._guarded)):
+            return
+        for one in within(value):
+            if step.is_open or has_attribute(one, step.key):
+                self.walk(chain, use, one, self._ways(one, []), number + 1)
+
+    def _cut(self, chain: Chain, use: Use, number: int) -> None:
+        """The line goes on with what code of the user's own returns."""
+        rest = Chain(Root.RETURNED, str(chain.steps[number].key), chain.steps[number + 1 :])
+        if self.frame is not None and (rest.steps or use > Use.AMONG or use < Use.NAMED):
+            found = self.cut.setdefault((self.frame.f_code, self.line), {})
+            found[use, rest.mark] = rest, use
+
+    def _stop(
+        self, chain: Chain, use: Use, value: object, sources: list[Source], number: int
+    ) -> None:
         """Code of the object's own, or of C, gives what follows."""
-        if self.frame is not None:
-            self.cut.add((self.frame.f_code, self.line))
+        at, key = chain._replace(steps=chain.steps[:number]), chain.steps[number].key
+        if isinstance(key, (MadeBy, SuperOf)):
+            return
+        self._cut(chain, use, number)
+        given = of_class(type(value), key) if isinstance(key, str) else None
+        for steps in asked_by(given.fget) if isinstance(given, property) else ():
+            rest = chain.steps[number + 1 :]
+            self.walk(Chain(Root.LOCAL, str(at), (*steps, *rest)), use, value, [])
         if is_container(value):
             self.stores += 1  # if it is a method that moves what it holds
             self._arrive(at, WRITES.get(key, Use.WHOLE), value, sources)
@@ -188,15 +251,18 @@ class Walk:
             self.inside(at, value)
 
     def _arrive(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
+        _refuse_identity(chain, use, value)
         self._ledger.which(value, use)
+        (self.made if chain.root is Root.RETURNED else self.meet)(value, self.where)
         if use is Use.PLACED and isinstance(value, (list, deque)):
             self._arrive(chain, Use.WHOLE, value, sources)  # it goes by how many there are
-        if id(value) in self.given or id(value) in self.moving or is_ours(value):
+        if id(value) in self.given or id(value) in self.moving or _is_ours(value):
             return
         if is_container(value):
             self._contents(chain, use, value, sources)
             return
         self._see(value)
+        self._asks(value)
         self._class_of(chain, value)
         for source in sources:
             self.add(str(chain), value, source, use)
@@ -214,6 +280,17 @@ class Walk:
             else:
                 self.add(str(chain), inner, Source(inner, ()), Use.WHOLE)
 
+    def _asks(self, value: object) -> None:
+        if self.frame is not None and callable(value) and (ways := asked_by(value)):
+            found = self.asked.setdefault((self.frame.f_code, self.line), {})
+            found.update((steps, steps) for steps in ways)
+
+    def ask(self, chain: Chain, value: object) -> None:
+        """Go on as `operator.attrgetter` does that the line calls."""
+        for steps in self.asked.get((self.frame.f_code, self.line), {}).values():
+            longer = Chain(chain.root, str(chain), (ChainStep(True, Within(None)), *steps))
+            self.walk(longer, Use.WHOLE, value, [])
+
     def _class_of(self, chain: Chain, value: object) -> None:
         """The class of a user's object, and its special methods: no name leads to them."""
         cls = type(value)
@@ -226,9 +303,10 @@ class Walk:
 
     def _ways(self, value: object, sources: list[Source]) -> list[Source]:
         """To a container; what the step has made may hold one that was there before."""
-        if any(self._ledger.is_outside(source.owner) for source in sources):
-            return sources
         _, known = self.led.get(id(value), (value, []))
+        outer = [source for source in sources if self._ledger.is_outside(source.owner)]
+        if outer:  # the step may have put there what lies elsewhere, too
+            return [*known, *sources] if all(map(self._ledger.is_own, outer)) else sources
         new = [] if known or not self._ledger.was_there(value) else [Source(value, ())]
         return [*known, *new, *sources]
 
@@ -253,8 +331,8 @@ class Walk:
                 if is_container(item):
                     self._contents(chain.then(True, key), Use.NAMED, item, below)
 
-    def inside(self, chain: Chain | str, value: object) -> None:
-        """All attributes of an object that are plain values or containers."""
+    def inside(self, chain: Chain | str, value: object, *, perhaps: bool = False) -> None:
+        """All attributes of an object. ``perhaps``: some of those that the step does not move."""
         if isinstance(value, (torch.Tensor, torch.nn.Module, type)) or self._guarded(value):
             return
         attributes = step_of(value, "__dict__", item=False, guarded=self._guarded)
@@ -262,16 +340,55 @@ class Walk:
             return
         for key, item in list(attributes.value.items()):
             if not is_memo(value, key):
-                self.add(f"{chain}.{key}", item, Source(value, ((By.OWN, key),)), Use.WHOLE)
+                source = Source(value, ((By.OWN, key),))
+                self.add(f"{chain}.{key}", item, source, Use.WHOLE, perhaps=perhaps)
         for words, holder, key in asked_besides(value):
             source = Source(holder, ((By.OWN, key),))
             self.add(f"{chain}.{words}.{key}", own(holder)[key], source, Use.WHOLE)
 
-    def add(self, text: str, value: object, source: Source, use: Use, *, deep: bool = True) -> None:
+    def add(
+        self,
+        text: str,
+        value: object,
+        source: Source,
+        use: Use,
+        *,
+        deep: bool = True,
+        perhaps: bool = False,
+    ) -> None:
+        if use is Use.COMPARED:
+            self._ledger.identify(value, source)
         use = Use.COUNTED if use is Use.PLACED else use
-        key = self._ledger.add(Meeting(text, value, use, self.where, deep), source)
+        key = self._ledger.add(Meeting(text, value, use, self.where, deep), source, perhaps=perhaps)
         if use < Use.NAMED:
             self.touched.append((key, use))
+        if use is Use.PERHAPS and not may_be_put(self.put, value):
+            self.touched[-1] = (key, Use.STORED)
+
+
+def may_be_put(put: object, value: object) -> bool:
+    """True where a store leaves no trace if it puts ``put`` where ``value`` lies.
+
+    `ABSENT` for what nobody knows, None for what the step makes.
+    """
+    if isinstance(put, Constant):
+        return look(put.value) == look(value)
+    return put is ABSENT or is_plain(value)
+
+
+def _refuse_identity(chain: Chain, use: Use, value: object) -> None:
+    """A number that moves is no object that ``is`` may ask for: the call is made again.
+
+    Raises:
+        IdentityAsked: it is asked.
+    """
+    if use is Use.COMPARED and node_of(value) is not None:
+        raise IdentityAsked(f"{chain} is asked which object it is")
+
+
+def _is_ours(value: object) -> bool:
+    """True for a patch, and for a number that moves: that is an input, whatever it is."""
+    return node_of(value) is not None or is_ours(value)
 
 
 def _is_from_behind(value: object, step: ChainStep) -> bool:

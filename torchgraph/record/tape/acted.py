@@ -15,6 +15,11 @@ class Acted:
         """Called with what is read."""
         self._places: dict[tuple[int, object], object] = {}
 
+    @property
+    def count(self) -> int:
+        """How many places that is."""
+        return len(self._places)
+
     def note(self, holder: object, keys: Collection[object]) -> None:
         """These attributes or items of ``holder`` have been set."""
         self._places.update(((id(holder), key), holder) for key in (*keys, _WHOLE))

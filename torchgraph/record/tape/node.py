@@ -67,12 +67,18 @@ class Node:
         """Beside a bound that moves, C++ computes with symbols: what it does goes by the value."""
         return Node(value, Ref(-1), NOBODY)
 
+    def wrap_float(self, value: float) -> Node:
+        """Beside a factor that moves."""
+        return Node(value, Ref(-1), NOBODY)
+
     def __getattr__(self, name: str) -> Callable[..., Node]:
         function = _SIZES.get(name)
         if function is None:
             raise AttributeError(name)
 
         def method(*others: object) -> Node:
+            if self.is_float() and name in _FACTORS:
+                return self._computed(function, others)
             asked = [one for one in (self, *others) if isinstance(one, Node)]
             # Whether two floats are equal, only a cache asks, such as DTensor's of calls it knows.
             looked_up = name == "eq" and len(asked) == 2 and all(one.is_float() for one in asked)
@@ -81,6 +87,14 @@ class Node:
             return Node(function(*known), Ref(-1), NOBODY)
 
         return method
+
+    def _computed(self, function: Callable[..., object], others: tuple[object, ...]) -> Node:
+        """What C++ makes of a factor, for a backward formula say."""
+        sides = [one if isinstance(one, Node) else self.wrap_float(float(one)) for one in others]  # type: ignore[arg-type]
+        value = function(self.value, *(one.value for one in sides))
+        writer = next((one.writer for one in (self, *sides) if one.writer is not NOBODY), NOBODY)
+        refs = (one.value if one.writer is NOBODY else one.ref for one in (self, *sides))
+        return Node(value, writer.computed(function, tuple(refs), value), writer)
 
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
         return bool(self.exact())
@@ -101,8 +115,13 @@ _SIZES: dict[str, Callable[..., object]] = {
     "sym_max": max,
     "sym_min": min,
     "clone": lambda value: value,
+    "sym_and": operator.and_,
+    "sym_or": operator.or_,
+    "sym_not": operator.not_,
 }
 """What C++ computes of sizes, strides and bounds."""
+_FACTORS = frozenset({"add", "sub", "mul", "neg"})
+"""What it computes of factors, in floats as Python has them."""
 
 
 class _Nobody:

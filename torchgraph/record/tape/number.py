@@ -98,10 +98,8 @@ def exact_sizes(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Args, Kwarg
         return args, kwargs
     sizes = {a.name: "int" in str(a.type) for a in schema_of(op).arguments}
     return (
-        tuple(
-            _exact(arg) if size else arg for arg, size in zip(args, sizes.values(), strict=False)
-        ),
-        {name: _exact(arg) if sizes.get(name) else arg for name, arg in kwargs.items()},
+        tuple(exact(arg) if size else arg for arg, size in zip(args, sizes.values(), strict=False)),
+        {name: exact(arg) if sizes.get(name) else arg for name, arg in kwargs.items()},
     )
 
 
@@ -110,9 +108,19 @@ def _counts(value: Any) -> bool:
     return kind in (Integer, torch.SymInt) or (kind in (list, tuple) and any(map(_counts, value)))
 
 
-def _exact(value: object) -> object:
+def applied(function: Callable[..., Any], args: Args) -> Any:
+    """What ``function`` makes of plain numbers; where it raises, the step is one of these alone."""
+    try:
+        return function(*map(bare, args))
+    except Exception:  # whatever it raises: the user's lines may go on behind it
+        exact(args)
+        raise
+
+
+def exact(value: Any) -> Any:
+    """``value`` with the bare numbers, which the program then holds for alone."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_exact, value))
+        return type(value)(map(exact, value))
     node = node_of(value)
     return value if node is None else node.exact()
 
@@ -147,9 +155,8 @@ def _arithmetic(function: Callable[..., object], *, swapped: bool = False) -> Ca
             return function(other, own) if swapped else function(own, other)
         if not isinstance(other, (int, float)) and node_of(other) is None:
             return NotImplemented
-        sides = [_operand(self), _operand(other)]
-        (left, a), (right, b) = reversed(sides) if swapped else sides
-        return _made(self.node.writer, function, (left, right), function(a, b))
+        args = (other, self) if swapped else (self, other)
+        return _made(self.node.writer, function, args, applied(function, args))
 
     return method
 
@@ -169,20 +176,25 @@ def _comparison(function: Callable[..., object]) -> Callable[..., object]:
 
 def _unary(target: Callable[..., object], function: Callable[..., object]) -> Callable[..., object]:
     def method(self: _Arithmetic, *rest: object) -> object:
-        ref, value = _operand(self)
-        others = [_operand(one) for one in rest]
-        args = (ref, *(one for one, _ in others))
-        return _made(self.node.writer, target, args, function(value, *(b for _, b in others)))
+        args = (self, *rest)
+        return _made(self.node.writer, target, args, applied(function, args))
 
     return method
+
+
+def _written(function: Callable[..., Any], args: tuple[Any, ...]) -> object:
+    """What ``function`` makes of a number that moves, and of plain ones."""
+    return _made(args[0].node.writer, function, args, applied(function, args))
 
 
 def _made(
     writer: Writer, target: Callable[..., object], args: Args, value: object
 ) -> complex | Number | Integer:
-    if isinstance(value, complex):  # of a negative number's root: as Python has it
+    if isinstance(value, complex):  # of a negative number's root: the program holds for this one
+        exact(args)
         return value
-    return make(value, writer.computed(target, args, value), writer)
+    refs = tuple(ref for ref, _ in map(_operand, args))
+    return make(value, writer.computed(target, refs, value), writer)
 
 
 def _promoted(extreme: Callable[..., float]) -> Callable[..., float]:
@@ -233,8 +245,17 @@ class _Arithmetic:
         return other // self, other % self
 
     def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[object]]:
+        if _followed.get() is None:  # in the user's own lines: no pickle of it is that of an int
+            raise TypeError("a number that moves is pickled")
         value = self.node.exact()
         return type(value), (value,)
+
+    @property
+    def item(self) -> Callable[[], object]:
+        """What a NumPy number has; Python's have none."""
+        if type(self.node.value) in (int, float):
+            raise AttributeError("item")
+        return self.node.exact
 
     @property
     def real(self) -> _Arithmetic:
@@ -247,6 +268,23 @@ class _Arithmetic:
     def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
         numpy: Any = sys.modules["numpy"]  # which calls this
         return numpy.asarray(self.node.exact(), dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **named: object) -> object:
+        """NumPy computes with the bare value: a Python number is weaker than an array's dtype."""
+        return getattr(ufunc, method)(*map(exact, inputs), **named)
+
+    def __round__(self, *digits: Any) -> object:
+        args = (self, *(exact(one) for one in digits))
+        return _written(round, args)
+
+    def __trunc__(self) -> object:
+        return _written(math.trunc, (self,))
+
+    def __floor__(self) -> object:
+        return _written(math.floor, (self,))
+
+    def __ceil__(self) -> object:
+        return _written(math.ceil, (self,))
 
     def __sym_sqrt__(self) -> object:
         return _unary(torch.sym_sqrt, _root)(self)
@@ -264,12 +302,7 @@ _PLAIN: dict[str, Callable[..., object]] = {
     "__repr__": repr,
     "__str__": str,
     "__format__": format,
-    "__round__": round,
-    "__trunc__": math.trunc,
-    "__floor__": math.floor,
-    "__ceil__": math.ceil,
     "is_integer": lambda value: float(value).is_integer(),
-    "item": lambda value: value,
 }
 
 
@@ -280,10 +313,9 @@ def _fill() -> None:
         setattr(_Arithmetic, f"__r{name}__", _arithmetic(function, swapped=True))
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         setattr(_Arithmetic, f"__{name}__", _comparison(getattr(operator, name)))
-    for name in _BITS:
-        function = getattr(operator, f"__{name}__")
-        setattr(_Arithmetic, f"__{name}__", _plain(function))
-        setattr(_Arithmetic, f"__r{name}__", _plain(function, swapped=True))
+    for name, function in _BITS.items():
+        setattr(_Arithmetic, f"__{name}__", _arithmetic(function))
+        setattr(_Arithmetic, f"__r{name}__", _arithmetic(function, swapped=True))
     for name, function in _PLAIN.items():
         setattr(_Arithmetic, name, _plain(function))
     for name in ("neg", "abs", "pos"):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...distributed.came import Came
+from ...guards.values import ANY as ANY
 from ...ir.program import Provenance
 from ...lines import SourceLine, in_subscript, looker
 
@@ -69,7 +70,7 @@ class Expectation(NamedTuple):
     looked_at: int
     """The number of the value."""
     value: Any
-    """A number, the shape of a tensor, or what a whole tensor holds."""
+    """A number, the shape of a tensor, or what a whole tensor holds; `ANY` number."""
     provenance: Provenance
     is_index: bool = False
     """True where the user's line looks at it as it takes ``x[value]``."""
@@ -118,8 +119,9 @@ class Tape:
         return len(self.layouts) - 1
 
     def expect(self, index: int, value: object, at: Provenance) -> None:
-        """Python looks at a value now, or a kernel does."""
-        at = replace(at, looker=looker())
+        """Python looks at a value now, or a kernel does; where no line does, that which made it."""
+        made = (entry.provenance.frames for entry in self.entries if entry.outs == index)
+        at = replace(at, looker=looker(), frames=at.frames or next(made, ()))
         found = Expectation(len(self.entries), index, value, at, in_subscript())
         self.expectations.append(found)
 

@@ -35,6 +35,8 @@ class Trail:
         self._around: list[Phase] = []
         """What each running engine interrupted: a node's backward may run another engine."""
         self.backward_runs = 0
+        self.only_logs: Callable[[], bool] = lambda: False
+        """True where the user's line hands what it reads to a log, and to nothing else."""
         self._one: Provenance | None = None
         """The provenance of every node of the update while it runs from one line."""
 

@@ -19,6 +19,7 @@ from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarni
 from ...guards import ABSENT, Read, same_attribute, stands_in
 from ...ir.program import CallRecord
 from ...live.inputs import described
+from .number import node_of
 from .told import NOBODY, Told
 from .trail import Trail
 
@@ -83,6 +84,10 @@ class AttributeWatch:
     def watches(self, owner: object) -> bool:
         """True when the attributes of ``owner`` are watched here."""
         return id(owner) in self._owners
+
+    def wrote(self, owner: object, name: str) -> bool:
+        """True for an attribute that the step has written, and had not read before."""
+        return (id(owner), name) in self._writes and (id(owner), name) not in self.reads
 
     def read_values(self, carried: Callable[[object, str], bool]) -> list[Read]:
         """(path, object, attribute, value) of everything that was read.
@@ -180,7 +185,7 @@ class AttributeWatch:
 
     def _note(self, owner: object, name: str, value: object, own: dict[str, Any]) -> None:
         """Remember a read of what may change: a value of the object, of its class, or none."""
-        if name in BOOKKEEPING or name.startswith("__"):
+        if name in BOOKKEEPING or name.startswith("__") or node_of(value) is not None:
             return
         if name in own:
             if own[name] is value and (name not in _MODULE or is_own(value)):
@@ -216,7 +221,9 @@ class AttributeWatch:
                 if name not in BOOKKEEPING and not _is_mode(owner, name):
                     read = (key, name) in self.reads and is_own(self.reads[key, name])
                     where = self._writes.get((key, name))
-                    found.append((_lasting(owner), Change(path, name, read, where)))
+                    before = self._before[key].values.get(name, ABSENT)
+                    was = before if is_plain(before) else ABSENT
+                    found.append((_lasting(owner), Change(path, name, read, where, was)))
         return found
 
 
@@ -251,6 +258,8 @@ class Change(NamedTuple):
     read: bool
     """True when the step read it before, and may have gone by it."""
     where: SourceLine | None
+    before: object = ABSENT
+    """The number, text or flag that it was."""
 
     def __str__(self) -> str:
         return f"{self.path}.{self.name}" if self.path else self.name
@@ -336,6 +345,8 @@ class CallWatch:
         self.calls: list[CallRecord] = []
         self.told: Told = NOBODY
         """Told of each call as it begins and as it ends."""
+        self.heard = True
+        """False where nobody asks which calls there were."""
         self._made: dict[int, nn.Module] = {}
         """Modules that `build` itself makes; held, so that no other object gets the id of one."""
 
@@ -362,7 +373,8 @@ class CallWatch:
             with self._trail.module(path):
                 out = original(module, *args, **kwargs)
             self.told.module(path, "OUTPUT", (out,))
-            self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
+            if self.heard:
+                self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
         patches: dict[str, Any] = {"__call__": __call__, "__init__": __init__}

@@ -8,12 +8,13 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import CellType, MemberDescriptorType
 from typing import Any
 from weakref import ref
 
+from ...structure.kinds import kind_of
 from ..chains.resolve import is_library_file
 from ..tape import number
 from ..tape.number import Integer, Number
@@ -36,6 +37,10 @@ class Leaked:
         self.let_go: Callable[[], Collection[object]] = tuple
         """Gives that in which the recording itself holds what it has met."""
 
+    def followed(self) -> AbstractContextManager[None]:
+        """The numbers of the block are to be followed; `plain_again` has to come after it."""
+        return number.followed(self._made)
+
     @contextmanager
     def watched(self) -> Iterator[None]:
         """After the block, numbers that are still held are plain ones."""
@@ -54,6 +59,24 @@ class Leaked:
             _replace(found, {id(one): one.node.value for one in found})
         self._settle(found)
 
+    def plain_again(self, seen_to: Iterable[object]) -> None:
+        """The step is over: what lies in the user's objects are plain numbers.
+
+        Args:
+            seen_to: objects in which a replay leaves again what the step has left there.
+        """
+        for holder in seen_to if self._made else ():
+            _refill(holder)
+        if found := self._alive():
+            for one in _held(found, self.let_go()):
+                one.node.exact()
+            _replace(found, {id(one): one.node.value for one in found})
+        self._settle(found)
+
+    def settle(self) -> None:
+        """The step has raised: whoever holds a number of it has one that moves no more."""
+        self._settle(self._alive())
+
     def _alive(self) -> list[Number | Integer]:
         return [one for held in self._made if (one := held()) is not None]
 
@@ -61,6 +84,16 @@ class Leaked:
         for one in found:
             settle(one)
         self._made.clear()
+
+
+def _refill(holder: object) -> None:
+    """Put plain numbers where numbers that move lie in an object."""
+    kind = kind_of(type(holder))
+    if kind is None or not kind.mutable:
+        return
+    parts = kind.parts(holder)
+    if any(number.node_of(part) is not None for _, part in parts):
+        kind.refill(holder, [(step, number.bare(part)) for step, part in parts])
 
 
 def _held(found: list[Number | Integer], besides: Collection[object]) -> list[Any]:

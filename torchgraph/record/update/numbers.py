@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from ...ir.names import number_of
+from ...ir.names import is_number, number_of
 from ...live.places import assign
 from ...live.step import Leaf, Step
 from ..ops.recorder import Recorder
 from ..tape import number
 from ..tape.acted import Acted
+from ..tape.functions import following
 from ..tape.tape import Ref
 from .leaked import Leaked
 
@@ -22,7 +23,9 @@ class Numbers:
     """The numbers of one step, which move in their places while optimizers step, there alone."""
 
     def __init__(self, step: Step, recorder: Recorder) -> None:
-        self._step = step
+        self._step, self._recorder = step, recorder
+        self.follow = bool(step.moving or step.looks)
+        """The step moves numbers of the user's, or computes with values of tensors."""
         self.values: list[Any] = []
         """By leaf: a tensor, or a number that moves."""
         self.index: list[int] = []
@@ -37,6 +40,8 @@ class Numbers:
         self._now = list(self.values)
         """By leaf: the number as it is at this point of the step; plain where Python set it."""
         self._changed: dict[int, object] = {}
+        self._open: Collection[int] = frozenset()
+        """The leaves whose numbers move for the user's lines as well, just now."""
         self.holders: dict[int, object] = {}
         """By identity, the containers in which numbers of optimizers lie that move just now."""
         self.acted = Acted()
@@ -47,10 +52,49 @@ class Numbers:
         """Those that the step changed, with what they are now: a `Ref`, or a constant."""
         return [(self._step.leaves[position], now) for position, now in self._changed.items()]
 
+    @property
+    def places(self) -> dict[tuple[int, object], Leaf]:
+        """Where the numbers lie that the user's lines move, each in a leaf."""
+        found = {}
+        for position in self._step.moving:
+            leaf = self._step.leaves[position]
+            key = leaf.root.key if is_number(leaf.fqn) else (id(leaf.root), leaf.path[0])
+            found[key] = leaf
+        return found
+
+    @property
+    def written(self) -> set[tuple[int, object]]:
+        """Where numbers of optimizers lie that the program gives another value."""
+        leaves = (self._step.leaves[position] for position in self._changed if self.follow)
+        return {(id(leaf.root), leaf.path[0]) for leaf in leaves if not is_number(leaf.fqn)}
+
+    @contextmanager
+    def in_users_places(self) -> Iterator[None]:
+        """In the block, the numbers that the user's lines move lie where those find them."""
+        if not self.follow:
+            yield
+            return
+        places = [(n, self._step.leaves[n]) for n in sorted(self._step.moving)]
+        self._open = self._step.moving
+        self._recorder.follows = True
+        with self.leaked.followed(), following():
+            for position, leaf in places:
+                assign(leaf.root, leaf.path, _another(self._now[position]))
+            try:
+                yield
+            finally:
+                self._recorder.follows, self._open = False, frozenset()
+                for position, leaf in places:
+                    self._take_back(position, leaf)
+                self.finish(self._step.optimizers)
+                for optimizer in self._step.optimizers:
+                    _sweep(optimizer)
+
     @contextmanager
     def in_place(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
         """Where these optimizers keep their numbers, put those that move."""
-        with self.leaked.watched(), self._put(optimizers):
+        watched = nullcontext() if self._recorder.follows else self.leaked.watched()
+        with watched, self._put(optimizers):
             yield
 
     @contextmanager
@@ -69,9 +113,9 @@ class Numbers:
             for position, leaf in places:
                 self._take_back(position, leaf)
             for root, key, before in containers:
-                if _same(root.get(key), before):
+                if _same(number.bare(root.get(key)), number.bare(before)):
                     root[key] = before
-            for optimizer in optimizers:
+            for optimizer in () if self._recorder.follows else optimizers:
                 _sweep(optimizer)
 
     def accept(self, optimizer: torch.optim.Optimizer) -> None:
@@ -96,7 +140,13 @@ class Numbers:
     def _meet(self, position: int, leaf: Leaf) -> None:
         """Python may have set a number between two steps: then it is that constant."""
         live = leaf.read()
-        if repr(number.bare(self._now[position])) != repr(live):
+        node, known = number.node_of(live), number.node_of(self._now[position])
+        if node is not None:
+            if node is not known:
+                self._now[position], self._changed[position] = number.kept(node), node.ref
+            return
+        replaced = position in self._open and known is not None
+        if replaced or repr(number.bare(self._now[position])) != repr(live):
             self._now[position] = self._changed[position] = live
 
     def _take_back(self, position: int, leaf: Leaf) -> None:
@@ -109,7 +159,9 @@ class Numbers:
         plain = node is None and isinstance(now, (int, float))
         if plain and type(now) is type(leaf.value):
             self._now[position] = self._changed[position] = now
-        if node is not None:
+        if position in self._open:
+            assign(leaf.root, leaf.path, _another(self._now[position]))
+        elif node is not None:
             assign(leaf.root, leaf.path, node.value)
 
 

@@ -1,10 +1,10 @@
-"""Confirm: on some calls the compiled step is compared with the `aten` program, before it counts.
+"""The compiled step is compared with the `aten` program: in its first call, and in each look.
 
-The compiled step runs first, over the live tensors, after what it writes was copied. Then the
-`aten` program runs over these copies, fed with what left the compiled regions (`Reference`), and
-what differs has to be explained by rounding (`rounding`). If it is, the compiled results stay: a
-run gives the same numbers whether it is watched or not. If not, the copies are put back, and the
-step is the `aten` program's, this one and all that follow.
+The compiled step runs first, after what it writes was copied: over the live tensors in its first
+call, over copies in a look. Then the `aten` program runs over what was copied, fed with what left
+the compiled regions (`Reference`), and what differs has to be explained by rounding (`rounding`).
+If it is, the results of a first call stay. If not, the copies are put back, and the step is the
+`aten` program's, this one and all that follow.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, provenance
 from ...library import ValueMoved
 from ...lower import Lowered, Plan, Region
 from ..cuda.cuda_graph import CudaGraph
-from ..generators import Generators
 from ..outputs import copy_of, fill
+from ..undo import Generators
 from . import rounding
 from .reference import Observed, Reference, parts_of
 from .rounding import Gap, Noise, Shaker, Suspect
@@ -48,7 +48,7 @@ class NotConfirmed(Exception):
 class Confirmation:
     """How often a compiled program was compared with the `aten` program."""
 
-    mode: str | int = "first"
+    mode: str = "first"
     """What `set_confirm` was told."""
     confirmed: int = 0
     last: int | None = None
@@ -72,7 +72,7 @@ class Audit:
         program: Program,
         compiled: Lowered,
         regions: Sequence[Region],
-        mode: str | int,
+        mode: str,
         name: str,
     ) -> None:
         """``program`` is the `aten` program."""
@@ -82,11 +82,11 @@ class Audit:
         self._compiled = compiled
         self._regions = regions
         self._single = expanded(program)  # each parameter has ops, as in the compiled program
-        self._parts = parts_of(self._single) if mode != "off" else ()
-        self._calls = 0
+        self._parts = parts_of(self._single)
+        self.undone = False
+        """True when the last run has failed, and nothing of it was kept."""
         self._communicates = any(effects.of(node).communicates for node in program.nodes)
         self._pending = mode != "off"
-        """True until a call was confirmed, or could not be."""
         self._redraws = any(region.effects.random for region in regions)
         """Compiled code draws other numbers: the draws count as noise, too."""
         metas = (spec.meta for spec in program.signature.inputs)
@@ -101,9 +101,8 @@ class Audit:
         """States that regions write."""
 
     def drop(self, found: NotConfirmed, call: int) -> None:
-        """Say that the compiled program is not run any more."""
-        self.status.dropped = True
-        self.status.note = f"dropped at call {call}: {found}"
+        """Say that the compiled program is not run any more, from its first call on."""
+        self.dropped(str(found), call)
         where = f"\n  at {found.where}" if found.where else ""
         warn(
             f"{self._name} goes on with the aten backend. Call {call} ran in compiled code and in "
@@ -112,16 +111,15 @@ class Audit:
             BackendWarning,
         )
 
-    def is_due(self) -> bool:
-        """True when the call that begins is to be confirmed."""
-        number, self._calls = self._calls, self._calls + 1
-        mode = self.status.mode
-        return self._pending or (type(mode) is int and number % mode == 0)
+    def dropped(self, why: str, call: int) -> None:
+        """Note that the compiled program is not run any more."""
+        self.status.dropped = True
+        self.status.note = f"dropped at call {call}: {why}"
 
     @property
-    def is_over(self) -> bool:
-        """True when no call will be confirmed any more."""
-        return not self._pending and type(self.status.mode) is not int
+    def is_due(self) -> bool:
+        """True while no call was confirmed, or could not be."""
+        return self._pending
 
     def function(self, values: Sequence[Any], call: int) -> tuple[object, ...]:
         """The compiled step, compared; ``call`` is the number of the call, counted from 1.
@@ -129,6 +127,7 @@ class Audit:
         Raises:
             NotConfirmed: it differs, or it failed where the `aten` program does not.
         """
+        self.undone = False
         try:
             start = {i: copy_of(values[i]) for i in self._written}
             random = Generators(self._gpus)
@@ -214,6 +213,7 @@ class Audit:
         for place, value in start.items():
             fill(values[place], value)
         random.put_back()
+        self.undone = True
 
     def _unconfirmed(self, call: int, results: tuple[object, ...]) -> tuple[object, ...]:
         self._pending = False
@@ -347,22 +347,22 @@ def _no_memory(failure: BaseException) -> bool:
 
 def _named(suspect: Suspect) -> NotConfirmed:
     node, far, allowed = suspect.node, suspect.gap, suspect.allowed
-    called = f"{node.name} ({_op(node)})" if node is not None else ""
+    called = f"{node.name} ({op_of(node)})" if node is not None else ""
     what = " computed by ".join(filter(None, (suspect.what, called)))
     return NotConfirmed(
         f"{what} differs by {_words(far, suspect.expected)}, where rounding gives "
         f"{_words(allowed, suspect.expected)} at most",
-        _line(node),
+        line_of(node),
     )
 
 
-def _op(node: fx.Node) -> str:
+def op_of(node: fx.Node) -> str:
     """The op that computes it, be it one of several results."""
     source = operand(node) if node.target is operator.getitem else node
     return str(source.target)
 
 
-def _line(node: fx.Node | None) -> SourceLine | None:
+def line_of(node: fx.Node | None) -> SourceLine | None:
     """The user's line of a node; of the nearest that it is computed from, where it has none."""
     waiting = deque([node] if node is not None else [])
     seen = set(waiting)

@@ -108,6 +108,11 @@ class CudaGraph(Composite):
         """What is replayed: both halves of the step."""
         return (self._halves,)
 
+    @property
+    def copied(self) -> tuple[int, ...]:
+        """Those of the halves, until a CUDA Graph replays them: no op of it raises."""
+        return () if self.stage is CaptureStage.CAPTURED else self._halves.copied
+
     def wrote(self, error: BaseException) -> bool:
         """True when the run that failed had begun to write states."""
         return self._wrote or super().wrote(error)

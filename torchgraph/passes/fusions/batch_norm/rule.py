@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument, Target
 
-from ....ir.batch_norms import EVALUATING, TRAINING
+from ....ir.batch_norms import FORWARD, evaluates
 from ....ir.nodes import operand
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
@@ -52,7 +52,7 @@ class FoldBatchNorm(Pass):
                 _fold(node, conv, edit)
 
     def _reason_against(self, norm: fx.Node, conv: fx.Node) -> str:
-        if norm.target not in EVALUATING:
+        if not evaluates(norm):
             return "the batch norm is in training mode: its statistics are those of the batch"
         if len(conv.users) > 1:
             return "something else reads what the convolution gives"
@@ -73,7 +73,7 @@ class FoldBatchNorm(Pass):
 
 def _convolution_before(node: fx.Node) -> fx.Node | None:
     """The convolution whose result a batch norm normalizes, or None."""
-    if node.target not in EVALUATING + TRAINING:
+    if node.target not in FORWARD:
         return None
     source = node.args[0]
     if isinstance(source, fx.Node) and source.target is aten.convolution.default:
@@ -88,7 +88,7 @@ def _read_parts(norm: fx.Node) -> list[fx.Node]:
 
 def _fold(norm: fx.Node, conv: fx.Node, edit: Rewriter) -> None:
     source, weight, bias, *geometry = conv.args
-    gamma, beta, mean, variance, _, eps = norm.args[1:]
+    gamma, beta, mean, variance, *_, eps = norm.args[1:]
     (result,) = _read_parts(norm)
 
     def call(target: Target, *args: Argument, **kwargs: Argument) -> fx.Node:

@@ -1,11 +1,8 @@
-"""The values on a frame's stack; what a step reads that no name leads to, beside `stack_worlds`."""
+"""What a step reads that no name leads to, beside `stack_worlds`."""
 
 from __future__ import annotations
 
-import contextlib
-import dis
 import logging
-import sys
 from typing import Any
 
 import pytest
@@ -14,86 +11,6 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Function
-from torchgraph.record.reads.stack import first_variable, stack_of
-
-KNOWN = pytest.mark.skipif(
-    first_variable() is None, reason="where this Python keeps the stack is not known"
-)
-
-
-def test_the_place_of_the_stack_is_known_where_python_tells_of_instructions():
-    """3.12.0 to 3.12.3 tell a trace function of none unless it was asked before they started."""
-    if (3, 10) <= sys.version_info < (3, 12) or sys.version_info[:2] == (3, 13):
-        assert first_variable() is not None
-
-
-def generated(numbers):
-    try:
-        for number in numbers:
-            with contextlib.suppress(ValueError):
-                half = number / 2
-                yield half
-                raise ValueError
-    finally:
-        last = [number + 1 for number in numbers]
-        total = sum(last)
-    yield total
-
-
-def nested(text: str, *, times: int = 2, **more: Any) -> Any:
-    found = {}
-    for key, value in sorted(more.items()):
-        joined = f"{text}{key}" if value else (text or key)
-        found[joined] = [part for part in joined if part != " "] * times
-    return found
-
-
-def called(function: Any, *args: Any) -> Any:
-    inner = function(*args, **{"times": 3})
-    length = len(inner) if inner else 0
-    return inner, length
-
-
-@KNOWN
-@pytest.mark.parametrize(
-    "run",
-    [
-        lambda: list(generated([1.5, 2.5])),
-        lambda: nested("a b", one=1, two=None),
-        lambda: called(nested, "x"),
-        lambda: dis.Bytecode(nested).dis(),
-    ],
-    ids=["generator", "comprehension", "call", "library"],
-)
-def test_what_is_about_to_be_stored_is_on_top(run):
-    """Before each store of a variable the top is what the variable holds afterwards."""
-    seen, wrong = 0, []
-    waiting = {}
-
-    def trace(frame, event, arg):
-        nonlocal seen
-        frame.f_trace_opcodes = True
-        if frame in waiting:
-            name, value = waiting.pop(frame)
-            seen += 1
-            if name in frame.f_locals and frame.f_locals[name] is not value:
-                wrong.append((frame.f_code.co_name, name))
-        if event == "opcode":
-            opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if opcode == "STORE_FAST":
-                name = frame.f_code.co_varnames[frame.f_code.co_code[frame.f_lasti + 1]]
-                waiting[frame] = name, stack_of(frame.f_code).value(frame, 1)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    assert seen
-    assert not wrong
-
 
 # --- what schedulers set -------------------------------------------------------------------------
 

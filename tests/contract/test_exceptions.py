@@ -1,0 +1,215 @@
+"""Ops that raise, in loops that go on: as in eager, in whatever call, the states too."""
+
+import copy
+import resource
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from tests.contract.exceptions import CALLS, LOOPS, data, failing, outcomes
+from torchgraph.errors import EagerWarning
+
+warn = pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def both(name, seed, backend="aten"):
+    """What eager and a Graph make of the same loop, and the Graph."""
+    torch.manual_seed(seed)
+    one = LOOPS[name](seed)
+    torch.manual_seed(seed)
+    other = LOOPS[name](seed)
+    graph = tg.step(other.step)
+    graph.config.set_backend(backend)
+    torch.manual_seed(1)
+    expected = outcomes(one, one.step)
+    torch.manual_seed(1)
+    return expected, outcomes(other, graph), graph
+
+
+def raised(call):
+    """The class of what a call raises."""
+    with pytest.raises(Exception, match="out of bounds") as error:
+        call()
+    return error.type
+
+
+@warn
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_in_which_ops_raise_is_as_in_eager(name, seed):
+    expected, got, graph = both(name, seed)
+    for call, pair in enumerate(zip(expected, got, strict=True)):
+        assert same(*pair), f"call {call}: {pair[1][0]}, and in eager {pair[0][0]}"
+    assert graph.report().calls.programs >= CALLS - sum(failing(seed)) - 4
+
+
+def test_a_compiled_loop_is_as_in_eager():
+    expected, got, graph = both("labels", 1, "inductor")
+    assert graph.report().backend == "inductor"
+    for one, other in zip(expected, got, strict=True):
+        if isinstance(one[0], tuple):
+            assert one[0] == other[0]
+        torch.testing.assert_close(other[2], one[2], rtol=1e-4, atol=1e-5)
+
+
+def test_that_the_step_goes_on_behind_an_exception_is_said_with_the_line():
+    table = torch.randn(3)
+
+    @tg.step
+    def step(index):
+        try:
+            return table[index]
+        except IndexError:
+            return None
+
+    with pytest.warns(EagerWarning, match=r"index.Tensor raised IndexError at .*table\[index\]"):
+        assert [step(torch.tensor([4])) for _ in range(12)] == [None] * 12
+    assert torch.equal(step(torch.tensor([1])), table[1:2])
+
+
+def test_shapes_that_decide_whether_an_op_raises_make_a_program():
+    @tg.step
+    def step(x, y):
+        try:
+            return x @ y
+        except RuntimeError:
+            return x.sum() + y.sum()
+
+    for x in data(1, 2, 3)[:5]:
+        assert torch.equal(step(x, x), x.sum() + x.sum())
+    assert step.report().calls.programs == 3
+
+
+def test_a_program_that_fails_in_most_calls_serves_no_more():
+    table = torch.randn(3)
+    step = tg.step(lambda index: table[index] * 2)
+    for _ in range(3):
+        step(torch.tensor([1]))
+    with pytest.warns(EagerWarning, match="most calls an op of its program raises IndexError"):
+        assert [raised(lambda: step(torch.tensor([3]))) for _ in range(16)] == [IndexError] * 16
+    assert torch.equal(step(torch.tensor([1])), table[1:2] * 2)
+
+
+class Labels(tg.Graph):
+    """A Graph that updates by itself."""
+
+    def __init__(self, micro_batches):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.3))
+        self.add_optimizer(torch.optim.Adam(self.net.parameters(), 0.01))
+        if micro_batches > 1:
+            self.config.set_gradient_accumulation_steps(micro_batches)
+
+    def build(self, x, y):
+        loss = nn.functional.cross_entropy(self.net(x), y)
+        loss.backward()
+        return loss
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_graph_whose_build_raises_is_put_back(micro_batches):
+    """As if the failing calls had not been made, random numbers included."""
+    graph, twin = Labels(micro_batches), Labels(micro_batches)
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    results, calls = [], list(zip(data(0, 4, 4), failing(0), strict=True))
+    for x, fails in calls:
+        y = torch.randint(0, 6, (4,), generator=generator)
+        y[3] += 6 * fails
+        before = [torch.get_rng_state(), *copy.deepcopy(list(graph.net.state_dict().values()))]
+        if fails:
+            assert raised(partial(graph, x, y)) is IndexError
+            assert same([torch.get_rng_state(), *graph.net.state_dict().values()], before)
+        else:
+            results.append((x, y, graph(x, y)))
+    torch.manual_seed(0)
+    for x, y, result in results:
+        assert torch.equal(twin(x, y), result)
+
+
+def test_a_step_that_runs_out_of_memory_is_as_in_eager():
+    """For real: the address space is limited in some calls."""
+
+    def run(wrap):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Dropout(0.1))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+
+        def step(x):
+            optimizer.zero_grad()
+            h = net(x)
+            loss = (h[:, :, None] * h[:, None, :]).square().mean()  # 40 MiB each
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        function, found = wrap(step), []
+        for number in range(7):
+            x = torch.randn(2560, 64)
+            limits = resource.getrlimit(resource.RLIMIT_AS)
+            if number in (1, 4):
+                with open("/proc/self/statm") as file:
+                    now = int(file.read().split()[0]) * resource.getpagesize()
+                resource.setrlimit(resource.RLIMIT_AS, (now + 24 * 2**20, limits[1]))
+            try:
+                came = function(x).detach()
+            except RuntimeError as error:
+                came = type(error), "memory" in str(error)
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, limits)
+            found.append((came, [v.clone() for v in net.state_dict().values()]))
+            found.append(torch.get_rng_state())
+        return found, function
+
+    expected, _ = run(lambda step: step)
+    got, graph = run(tg.step)
+    assert [one[0] for one in expected[::2]].count((RuntimeError, True)) == 2
+    assert same(got, expected)
+    assert graph.report().calls.programs > 0
+
+
+def test_an_op_of_the_users_that_fails_in_the_forward_takes_back_a_batch_norm():
+    warnings.simplefilter("error")
+    norm, fails = nn.BatchNorm1d(3), []
+
+    @torch.library.custom_op("torchgraph_tests::now_and_then", mutates_args=())
+    def now_and_then(x: torch.Tensor) -> torch.Tensor:
+        if fails:
+            raise MemoryError(fails.pop())
+        return x.clone()
+
+    now_and_then.register_fake(torch.empty_like)
+    now_and_then.register_autograd(lambda ctx, gradient: gradient)
+    optimizer = torch.optim.SGD(norm.parameters(), 0.1)
+
+    @tg.step
+    def step(x):
+        optimizer.zero_grad()
+        loss = now_and_then(norm(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for x in data(0, 4, 3)[:4]:
+        step(x)
+    fails.append("once")  # eager, which runs the call, does not fail any more
+    step(data(0, 4, 3)[4])
+    assert norm.num_batches_tracked == 5
+    fails[:] = ["again", "first"]
+    with pytest.raises(MemoryError, match="again"):
+        step(data(0, 4, 3)[5])
+    assert norm.num_batches_tracked == 6  # as eager leaves it
+    step(data(0, 4, 3)[6])

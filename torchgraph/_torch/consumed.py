@@ -1,0 +1,68 @@
+"""Which tensors a ``backward()`` was called on, whose history is freed then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+class _Here(threading.local):
+    roots: list[object] | None = None
+    """What this thread has gone back from; None where nobody asks."""
+
+
+_here = _Here()
+_watched: list[bool] = []
+
+
+def _watch() -> None:
+    """Hear of runs of the engine. It stays: to do so anew takes as long as a small step's ops."""
+    _watched.append(True)
+    original: Any = getattr(torch.autograd, "_engine_run_backward", None)
+    if original is None:
+        return
+
+    def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> object:
+        found = original(t_outputs, *args, **kwargs)
+        if _here.roots is not None and len(args) > 1 and args[1] is False:  # of keep_graph
+            _here.roots += t_outputs
+        return found
+
+    autograd: Any = torch.autograd
+    autograd._engine_run_backward = _engine_run_backward
+
+
+def is_consumed(tensor: torch.Tensor, roots: Sequence[object]) -> bool:
+    """True for a tensor that lies a few ops below one of ``roots``, or is one."""
+    if any(tensor is one for one in roots):
+        return True
+    wanted, reached = tensor.grad_fn, [one.grad_fn for one in roots if type(one) is torch.Tensor]
+    for node in reached:
+        if node is wanted:
+            return True
+        if node is not None and len(reached) < _NEAR:
+            reached += [below for below, _ in node.next_functions]
+    return False
+
+
+_NEAR = 12
+"""Nodes that are looked at."""
+
+
+class Consumed:
+    """The tensors that ``backward()`` is called on in the block, in this thread."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> list[object]:
+        if not _watched:
+            _watch()
+        roots: list[object] = []
+        self._before, _here.roots = _here.roots, roots
+        return roots
+
+    def __exit__(self, *_: object) -> None:
+        _here.roots = self._before

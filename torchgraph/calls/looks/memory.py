@@ -1,0 +1,61 @@
+"""Whether copies of what a program writes fit into memory."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from ...ir.program import OutputKind, Program, Role
+
+_COPIES = 3
+"""To start from, to run on, and to compare compiled code by."""
+_INFO = Path("/proc/meminfo")
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def copied_bytes(program: Program) -> Counter[torch.device]:
+    """How much a look at a program copies, on each device."""
+    written = {out.target for out in program.signature.outputs if out.kind is OutputKind.UPDATE}
+    needed: Counter[torch.device] = Counter()
+    for spec in program.signature.inputs:
+        if spec.meta is not None and (spec.fqn in written or spec.role is Role.SLOT):
+            needed[spec.meta.device] += _COPIES * spec.meta.nbytes
+    return needed
+
+
+def fits(needed: Mapping[torch.device, int]) -> bool:
+    """True where so many bytes are free on each device."""
+    return all(size <= free(device) for device, size in needed.items())
+
+
+def free(device: torch.device) -> int:
+    """Bytes that are free on a device, as far as the system says."""
+    if device.type == "cuda":
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + reserved
+    return min(_available(), _left_to_the_group())
+
+
+def _available() -> int:
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", _INFO.read_text(encoding="ascii"))
+    except OSError:  # no Linux
+        return sys.maxsize
+    return sys.maxsize if found is None else 1024 * int(found[1])
+
+
+def _left_to_the_group() -> int:
+    """What a container has left, whose limit is lower than the machine's memory."""
+    try:
+        limit, used = (
+            int((_GROUP / name).read_text(encoding="ascii"))
+            for name in ("memory.max", "memory.current")
+        )
+    except (OSError, ValueError):  # none, or no limit
+        return sys.maxsize
+    return limit - used

@@ -1,0 +1,162 @@
+"""Calls of a step that stays in eager, known by an outline of their arguments.
+
+To bind arguments, to compare keys and to look at guards takes as long as a small step does. Where
+it is known that no program serves such calls, the function runs, and next to nothing besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from .._torch.consumed import is_consumed
+from ..options.options import Options
+from ..record.history import with_history
+from ..structure.ended import with_ends
+from .lessons import Signature
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+_SMALL = 1 << 14
+"""Elements of a result that is copied at once: to ask whose memory it lies in takes longer."""
+_MOST = 256
+"""Outlines that are remembered."""
+_NESTED = 3
+"""Containers in one another that are looked into."""
+
+
+def requires_grad(returned: object) -> bool:
+    """True for a result with a tensor in it that comes with a history."""
+    found: list[Any] = []
+    _gathered(returned, found, _NESTED)
+    return any(type(one) is torch.Tensor and one.requires_grad for one in found)
+
+
+def outline(args: tuple[object, ...], kwargs: dict[str, object]) -> Hashable:
+    """Equal for calls of one signature; None where that takes more than a look."""
+    if not kwargs and all(type(arg) is torch.Tensor for arg in args):  # no call more than this
+        tensors: Any = args
+        return torch.is_grad_enabled(), *[(t.shape, t.dtype, t.requires_grad) for t in tensors]
+    found = _outline((args, kwargs), _NESTED)
+    return found and (found, torch.is_grad_enabled())
+
+
+def _outline(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind is torch.Tensor:
+        return value.shape, value.dtype, value.requires_grad
+    if kind in _PLAIN:
+        return kind, value
+    if depth < 0 or kind not in (tuple, list, dict):
+        return None
+    if kind is dict:
+        if not all(type(key) is str for key in value):
+            return None
+        found = (*value, *(_outline(item, depth - 1) for item in value.values()))
+    else:
+        found = tuple([_outline(item, depth - 1) for item in value])
+    return None if None in found else (kind, found)
+
+
+class Outlines:
+    """The signatures of one Graph that stay in eager, by the outlines of their calls."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Options, object, Signature]] = {}
+        self.stays: Signature | None = None
+        """That of the call which has run as the function stands; None for another call."""
+
+    def find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, function: object
+    ) -> Signature | None:
+        """The signature of such a call; None where it has to be looked at."""
+        if not self._known:
+            return None
+        found = self._known.get(outline(args, kwargs))
+        same = found is not None and found[0] is options and found[1] is function
+        return found[2] if same and found is not None else None
+
+    def add(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, function: object
+    ) -> None:
+        """The call that has run, and those like it, stay in eager as long as their signature."""
+        known, self.stays = self.stays, None
+        shape = None if known is None else outline(args, kwargs)
+        if known is not None and shape is not None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[shape] = options, function, known
+
+    def clear(self) -> None:
+        """A call was recorded: look at all of them."""
+        self._known.clear()
+        self.stays = None
+
+
+class _Others:
+    """Stands for a result that takes more than a look."""
+
+
+OTHERS = _Others()
+
+
+def quickly_apart(
+    returned: object,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    consumed: Sequence[object] = (),
+) -> object:
+    """A result as a step gives it: detached, and in memory of its own; else `OTHERS`.
+
+    Args:
+        consumed: what ``backward()`` was called on, which has no history any more.
+    """
+    if type(returned) is torch.Tensor and returned.numel() <= _SMALL:
+        alone = not any(returned is one for one in (*args, *kwargs.values()))
+        if alone and (not returned.requires_grad or is_consumed(returned, consumed)):
+            return returned.detach().clone()  # a loss: what most steps return
+    found: list[Any] = []
+    if not _gathered(returned, found, _NESTED):
+        return OTHERS
+    given: list[Any] = []
+    _gathered((args, kwargs), given, _NESTED)
+    known = set(map(id, given))
+    known.update(map(id, found))
+    if len(known) != len(given) + len(found):
+        return OTHERS  # one of them is at two places, or was given
+    tensors = [one for one in found if type(one) is torch.Tensor]
+    copies: list[object] = [tensor.detach().clone() for tensor in tensors]
+    if any(t.requires_grad and not is_consumed(t, consumed) for t in tensors):
+        copies = with_ends(copies, with_history(tensors))
+    return _filled(returned, iter(copies))
+
+
+def _gathered(value: Any, found: list[Any], depth: int) -> bool:
+    """Put tensors and containers of them into ``found``; False for what may hide others."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        found.append(value)
+        return bool(value.layout is torch.strided and value.numel() <= _SMALL)
+    if kind in _PLAIN:
+        return True
+    if depth < 0 or kind not in (tuple, list, dict):
+        return False
+    if value:
+        found.append(value)
+    items = value.values() if kind is dict else value
+    return all(_gathered(item, found, depth - 1) for item in items)
+
+
+def _filled(value: Any, tensors: Iterator[object]) -> Any:
+    """With other tensors in it; a container without any is the same one."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return next(tensors)
+    if kind not in (tuple, list, dict):
+        return value
+    items = list(value.values()) if kind is dict else value
+    made = [_filled(item, tensors) for item in items]
+    if all(one is other for one, other in zip(made, items, strict=True)):
+        return value
+    return dict(zip(value, made, strict=True)) if kind is dict else kind(made)

@@ -1,0 +1,183 @@
+"""Files that a step asks for, and those that it writes, whoever opens them for it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+from ... import _extension
+from ..._torch.listening import is_listening
+from ...errors import SourceLine
+from .lines import line
+
+_Path = Any
+_TELLS = ("stat", "lstat", "access", "readlink")
+_LISTS = ("listdir", "scandir")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+_CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime", "os.link")
+"""What Python tells an audit hook of changes on the disk."""
+_OUTSIDE = ("subprocess.Popen", "os.system", "socket.connect", "socket.getaddrinfo")
+_ASIDE = ("importlib", "linecache", "tokenize", "traceback", "inspect", "warnings", "zipimport")
+"""Modules of Python's library that read files for their own sake."""
+_READERS = ("torch/serialization.py", "torch/hub.py", "torch/utils/data/")
+
+
+class Files:
+    """What one recording hears of the disk.
+
+    Args:
+        starts: told of a process that is started, or a connection that is made.
+        ask: told of a path with what is asked about it: "file", "link", "list" or "folder".
+        wrote: told of a line that writes.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[str, _Path, SourceLine | None], None],
+        wrote: Callable[[SourceLine | None], None],
+        starts: Callable[[str, SourceLine | None], None],
+    ) -> None:
+        self._ask, self._wrote, self._starts = ask, wrote, starts
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Hear of the block, in this thread."""
+        outer, _running.files = getattr(_running, "files", None), self
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(_events())
+                for name in (*_TELLS, "getcwd"):
+                    patched = self._telling(name, getattr(os, name))
+                    stack.enter_context(mock.patch.object(os, name, patched))
+                yield
+        finally:
+            _running.files = outer
+
+    def _telling(self, name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
+        here = threading.get_ident()
+
+        @functools.wraps(theirs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == here and is_listening() and _is_of_step(sys._getframe(1)):
+                path = args[0] if args else kwargs.get("path")
+                if name == "getcwd":
+                    self._ask("folder", "", line())
+                elif not isinstance(path, int):
+                    self._ask("link" if name in ("lstat", "readlink") else "file", path, line())
+            return theirs(*args, **kwargs)
+
+        return call
+
+    def audited(self, event: str, args: tuple[Any, ...]) -> None:
+        """Python is about to do something with a file."""
+        if not is_listening() or not _is_of_step(sys._getframe(2)):
+            return
+        if event in _OUTSIDE:
+            self._starts(event, line())
+        elif event in _CHANGES:
+            self._wrote(line())
+        elif event == "open":
+            path, mode, flags = args
+            writes = any(c in mode for c in "wax+") if isinstance(mode, str) else flags & _WRITES
+            if writes:
+                self._wrote(line())
+            elif not isinstance(path, int):
+                self._ask("file", path, line())
+        elif event.removeprefix("os.") in _LISTS and not isinstance(args[0], int):
+            self._ask("list", args[0] or ".", line())
+
+
+def asking(kind: str, path: _Path) -> Callable[[], object]:
+    """What asks again about a path."""
+    if kind == "folder":
+        return os.getcwd
+    if kind == "list":
+        return functools.partial(_listed, path)
+    return functools.partial(_told, path, kind == "file")
+
+
+def _told(path: _Path, follows: bool) -> object:
+    """What tells a file as it is from what it was, or may be; an error's name where it is none."""
+    try:
+        found = os.stat(path, follow_symlinks=follows)
+    except (OSError, ValueError) as error:
+        return type(error).__name__
+    if not stat.S_ISREG(found.st_mode):
+        return found.st_mode, found.st_ino
+    return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _listed(path: _Path) -> object:
+    try:
+        return tuple(sorted(os.listdir(path)))
+    except OSError as error:
+        return type(error).__name__
+
+
+def _is_of_step(frame: FrameType | None) -> bool:
+    """False for what Python, torch or torchgraph reads for its own sake: an import, a source."""
+    while frame is not None:
+        of = _whose(frame.f_code.co_filename)
+        if of is not None:
+            return of
+        frame = frame.f_back
+    return False
+
+
+@functools.cache
+def _whose(filename: str) -> bool | None:
+    """True for code whose files are the step's; False for code of others; None for no one's."""
+    path = filename.replace(os.sep, "/")
+    name = path.rpartition("/")[2].removesuffix(".py")
+    if name in _ASIDE or "importlib" in path:
+        return False
+    if "/torchgraph/" in path and os.path.dirname(__file__).startswith(
+        filename.rpartition("record")[0]
+    ):
+        return False
+    if "/torch/" in path:
+        return None if any(part in path for part in _READERS) else False
+    library = os.path.dirname(os.__file__).replace(os.sep, "/")
+    if path.startswith(library) and "site-packages" not in path:
+        return None
+    return None if "/numpy/" in path or path.startswith("<") else True
+
+
+_running = threading.local()
+
+
+@contextmanager
+def _events() -> Iterator[None]:
+    """In the block, Python's events are heard: by a hook of C that passes over most of them."""
+    compiled: Any = _extension.guards()
+    if compiled is None:
+        _install()
+        yield
+        return
+    compiled.listen(_audit)
+    try:
+        yield
+    finally:
+        compiled.listen_no_more()
+
+
+@functools.cache
+def _install() -> None:
+    """Once for the process: no audit hook can be taken away."""
+    sys.addaudithook(_audit)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event != "open" and not event.startswith(("os.", "subprocess.", "socket.")):
+        return
+    files: Files | None = getattr(_running, "files", None)
+    if files is not None:
+        files.audited(event, args)

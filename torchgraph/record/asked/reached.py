@@ -1,0 +1,352 @@
+"""What the names of a step lead to that can be asked: generators, context variables, settings.
+
+Whatever is reached counts as called: a function in a list, in a `functools.partial`, behind an
+iterator of C.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import operator
+import random
+import sys
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, NamedTuple
+
+import torch
+
+from ..._torch.listening import not_listening
+from ..._torch.surroundings import checks_arguments
+from ..._torch.tensors import address_of
+from ...errors import SourceLine
+from ...guards import ABSENT, Name
+from ...guards.looks import Same, count, elements, is_generator, look, shown
+from . import functions, settings
+from .questions import Question, question
+
+_CACHED = type(functools.lru_cache(len))
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
+_ITERATES: tuple[type, ...] = (type(iter(list, 0)), map, filter, zip, enumerate)
+_HOLDS = (functools.partial, operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_PARTS, _DEEP = 64, 3
+"""Items of a container that are met, and containers in containers."""
+_FUNCTIONS = (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    ClassMethodDescriptorType,
+)
+_Meets = Callable[["Reached", Any, "SourceLine | None", int], None]
+
+
+class Met(NamedTuple):
+    """A question with the answer that the step found."""
+
+    question: Question
+    found: object
+    value: str
+    """The answer in words."""
+    where: SourceLine | None
+
+
+class Reached:
+    """What one recording has reached."""
+
+    def __init__(self) -> None:
+        self.met: dict[int, Met] = {}
+        """By the question's identity: what is to be asked again."""
+        self.settings: dict[str, object] = {}
+        """By their words, settings as they were when the step began: so calls will ask for them."""
+        self._drawn: dict[int, tuple[Any, object, SourceLine | None]] = {}
+        """Generators with their state when they were met."""
+        self._files: dict[int, tuple[Any, int, SourceLine | None]] = {}
+        """Files that are read, and where they stood."""
+        self.opened: set[object] = set()
+        """Paths that the step has opened itself."""
+        self.written: list[SourceLine | None] = []
+        """Lines that reach a file which may be written."""
+        self.clock: tuple[str, SourceLine | None] | None = None
+        """The first clock."""
+        self.unknown: dict[str, SourceLine | None] = {}
+        """Code in C that nobody knows."""
+        self._seeds = False
+        """True once something was reached that gives a generator another state."""
+        self._made: dict[int, Same] = {}
+        """Generators and files that the step has made: each call makes them alike."""
+        self._is_made = False
+        self._kinds: dict[type, _Meets | None] = {}
+
+    def meet(self, value: Any, where: SourceLine | None, level: int = 0) -> None:
+        """A name leads to it, and the line runs next."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return
+        try:
+            meets = self._kinds[kind]
+        except KeyError:
+            meets = self._kinds[kind] = _meets_of(kind)
+        if meets is not None:
+            meets(self, value, where, level)
+
+    def made(self, value: Any, where: SourceLine | None) -> None:
+        """A variable of a function that runs holds it, to which no other name has led."""
+        self._is_made = True
+        try:
+            self.meet(value, where)
+        finally:
+            self._is_made = False
+
+    def ask(
+        self, key: Hashable, words: str, ask: Callable[[], Any], where: SourceLine | None
+    ) -> None:
+        """The step goes by this answer."""
+        one = question(key, words, ask)
+        if id(one) not in self.met:
+            value = self.settings.get(words, one.answer)
+            self.met[id(one)] = Met(one, look(value), shown(value), where)
+
+    def names(self) -> list[Name]:
+        """The guards that ask again."""
+        return [one.question.name(one.found, one.value, one.where) for one in self.met.values()]
+
+    def moved(self) -> tuple[str, SourceLine | None] | None:
+        """The first thing that the step itself has left otherwise."""
+        for one in self.met.values():
+            if one.question.look() != one.found:
+                return one.question.words, one.where
+        return None
+
+    def drawn(self) -> tuple[str, SourceLine | None] | None:
+        """The first generator that was moved, or file that was read on."""
+        for generator, before, where in self._drawn.values():
+            if not _is_of_all(generator) and _state(generator) != before:
+                return f"the step draws from a {type(generator).__name__} of its own", where
+        for file, before_, where in self._files.values():
+            if _position(file) != before_:
+                return "the step reads on in an open file", where
+        return None
+
+    def guard_states(self) -> None:
+        """Where states are set, the one that the step starts from counts."""
+        for key, (generator, before, where) in self._drawn.items() if self._seeds else ():
+            words = f"the state of a {type(generator).__name__}"
+            one = question(("state", key), words, functools.partial(_state, generator))
+            self.met.setdefault(id(one), Met(one, look(before), shown(before), where))
+
+    # --- by kind ----------------------------------------------------------------------------------
+
+    def _parts(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if level < _DEEP and count(value) <= _PARTS:  # none of the user's code runs for it
+            for item in dict.values(value) if isinstance(value, dict) else elements(value):
+                self.meet(item, where, level + 1)
+        if isinstance(value, defaultdict):
+            self.meet(value.default_factory, where, level + 1)
+
+    def _reduced(self, value: object, where: SourceLine | None, level: int) -> None:
+        for part in functions.parts_of(value) if level < _DEEP else ():
+            self.meet(part, where, level + 1)
+
+    def _generator(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if isinstance(value, random.SystemRandom):
+            self.clock = self.clock or ("random.SystemRandom()", where)
+        elif self._is_new(value) and not _is_default(value) and _state(value) is not None:
+            self._drawn[id(value)] = value, _state(value), where
+            if isinstance(value, torch.Generator):
+                self.ask(("seed", id(value)), "initial_seed()", value.initial_seed, where)
+
+    def _is_new(self, value: object) -> bool:
+        """True for what was met for the first time, and is not of the step's own making."""
+        known = self._made.get(id(value))
+        made = known is not None and known() is value
+        if made or id(value) in self._drawn or id(value) in self._files:
+            return False
+        if self._is_made:
+            self._made[id(value)] = Same(value)
+        return not self._is_made
+
+    def _context(self, value: ContextVar[Any], where: SourceLine | None, level: int) -> None:
+        ask = functools.partial(_content, value)
+        self.ask(("context", id(value)), f"the context variable {value.name}", ask, where)
+
+    def _weak(self, value: Any, where: SourceLine | None, level: int) -> None:
+        ask = functools.partial(_weakly_held, weakref.ref(value))
+        self.ask(("weak", Same(value)), f"what a {type(value).__name__} holds", ask, where)
+
+    def _cached(self, value: Any, where: SourceLine | None, level: int) -> None:
+        named = getattr(value, "__qualname__", type(value.__wrapped__).__qualname__)
+        words = f"the cache of {named}"
+        self.ask(("cache", Same(value)), words, _Refills(value), where)
+        self.meet(value.__wrapped__, where, level + 1)
+
+    def _method(self, value: Any, where: SourceLine | None, level: int) -> None:
+        self.meet(value.__func__, where, level)
+        self.meet(value.__self__, where, level + 1)
+
+    def _function(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if (known := functions.clocks().get(id(value))) is not None:
+            self.clock = self.clock or (known[1], where)
+        elif self._known(value, where):
+            pass
+        elif functions.sets_a_generator(value):
+            self._seeds = True
+        elif not isinstance(value, FunctionType):
+            self._foreign(value, where, level)
+        owner = getattr(value, "__self__", None)
+        if owner is not None and not isinstance(owner, (ModuleType, type)):
+            self.meet(owner, where, level + 1)
+
+    def _known(self, value: object, where: SourceLine | None) -> bool:
+        """Ask what a function or class goes by of which that is known; False for others."""
+        if (asks := settings.functions().get(id(value))) is not None:
+            self.ask(("setting", asks[1].words), asks[1].words, asks[1].ask, where)
+        elif (of_process := functions.of_process().get(id(value))) is not None:
+            _, words, ask = of_process
+            self.ask(("process", words), words, ask, where)
+        else:
+            return False
+        return True
+
+    def _foreign(self, value: object, where: SourceLine | None, level: int) -> None:
+        if functions.is_unknown(value):
+            self.unknown.setdefault(functions.words_for(value), where)
+
+    def _settings(self, value: object, where: SourceLine | None, level: int) -> None:
+        if (found := settings.switches_of(value)) is not None:
+            words, ask = found
+            self.ask(("switches", words), words, ask, where)
+        elif settings.validates(value):
+            self._distribution(value, where, level)
+
+    def _distribution(self, value: object, where: SourceLine | None, level: int) -> None:
+        words = "torch.distributions' checks of arguments"
+        self.ask(("validation",), words, checks_arguments, where)
+
+    def _class(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if settings.validates(value):
+            self._distribution(value, where, level)
+        self._known(value, where)
+        self._foreign(value, where, level)
+
+    def _file(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if value.closed:
+            return
+        if value.writable():
+            self.written.append(where)
+        elif self._is_new(value) and getattr(value, "name", "") not in self.opened:
+            self._files[id(value)] = value, _position(value), where
+
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype})
+_BY_TYPE: tuple[tuple[tuple[type, ...], _Meets], ...] = (
+    ((torch.Tensor, torch.nn.Module), lambda *_: None),
+    ((ContextVar,), Reached._context),
+    ((_CACHED,), Reached._cached),
+    (_HOLDS, Reached._reduced),
+    (_ITERATES, Reached._reduced),
+    ((MethodType,), Reached._method),
+    (_FUNCTIONS, Reached._function),
+    ((ModuleType,), Reached._settings),
+    ((type,), Reached._class),
+    ((io.IOBase,), Reached._file),
+    ((torch.Generator, random.Random), Reached._generator),
+    (
+        (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
+        Reached._weak,
+    ),
+    (_CONTAINERS, Reached._parts),
+)
+
+
+def _meets_of(kind: type) -> _Meets | None:
+    """What is done about objects of a class; None: nothing."""
+    for kinds, meets in _BY_TYPE:
+        if issubclass(kind, kinds):
+            return None if kinds[0] is torch.Tensor else meets
+    module = str(kind.__module__)
+    if module.startswith("torch.backends"):
+        return Reached._settings
+    if kind.__name__ in ("cython_function_or_method", "instancemethod", "nb_func", "nb_method"):
+        return Reached._function
+    if module.startswith("numpy.random"):
+        return Reached._generator
+    if module.startswith("torch.distributions"):
+        return Reached._distribution
+    return Reached._foreign if functions.is_foreign(module) else None
+
+
+class _Refills:
+    """How often the cache of a function was filled again, as far as anybody can see.
+
+    A cache that was cleared and filled again has as many entries, and fewer hits.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function, self._hits, self._cleared = weakref.ref(function), 0, 0
+
+    def __call__(self) -> object:
+        function = self._function()
+        if function is None:
+            return None
+        info = function.cache_info()
+        self._cleared += info.hits < self._hits
+        self._hits = info.hits
+        return self._cleared, info.misses, info.currsize
+
+
+def _content(variable: ContextVar[Any]) -> object:
+    try:
+        return variable.get()
+    except LookupError:
+        return ABSENT
+
+
+def _weakly_held(found: weakref.ref[Any]) -> object:
+    """The contents of a weak container; None where it is gone."""
+    container = found()
+    if isinstance(container, weakref.WeakSet):
+        return set(container)
+    return None if container is None else dict(container.items())
+
+
+def _state(generator: Any) -> object:
+    if isinstance(generator, torch.Generator):
+        with not_listening():
+            return bytes(generator.get_state().tolist())
+    if is_generator(generator):
+        return look(generator)
+    state = getattr(generator, "state", None)  # of a bit generator
+    return None if state is None else repr(state)
+
+
+def _is_of_all(generator: object) -> bool:
+    """True for Python's and NumPy's generator of the whole process."""
+    numpy = sys.modules.get("numpy")
+    shared = getattr(numpy.random.seed, "__self__", None) if numpy is not None else None
+    return generator is getattr(random.seed, "__self__", None) or generator is shared
+
+
+def _is_default(generator: Any) -> bool:
+    """True for a generator of torch's own: the draws from those are heard."""
+    if not isinstance(generator, torch.Generator):
+        return False
+    own = (torch.default_generator, *torch.cuda.default_generators)
+    return address_of(generator) in map(address_of, own)
+
+
+def _position(file: Any) -> int:
+    try:
+        return int(file.tell())
+    except (OSError, ValueError):  # a pipe, or a line of it is being read
+        return -1

@@ -1,0 +1,83 @@
+"""Which objects lie in a container: where they still do, all that a look says of it stays true."""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+
+from ...guards.looks import DEEPEST, MOST, Same, is_container, look
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_BUILT_IN = frozenset({dict, OrderedDict, list, tuple, set, frozenset, deque})
+"""Their iterators run no code of the user's."""
+_END = object()
+
+
+class Items:
+    """The objects in a container, and in the containers in it, as they lie there now.
+
+    Args:
+        views: what gives them in their order, now and later.
+    """
+
+    def __init__(self, views: list[Iterable[object]]) -> None:
+        self._views = views
+        held = list(chain.from_iterable(views))
+        self._held = [*held, _END]
+        self.plain = (_PLAIN | _BUILT_IN).issuperset(map(type, held))
+        """True where all of them are numbers, strings and containers."""
+
+    @classmethod
+    def of(cls, value: object) -> Items | None:
+        """None where one of them may change itself, or is a tensor; where there are too many."""
+        views: list[Iterable[object]] = []
+        return cls(views) if is_container(value) and _spread(value, views, 0) else None
+
+    def hold(self) -> bool:
+        """True where the very same objects lie there."""
+        now = chain(chain.from_iterable(self._views), (_END,))
+        return all(map(operator.is_, now, self._held))
+
+
+def _spread(value: Any, views: list[Iterable[object]], level: int) -> bool:
+    """Add what gives the items of a container; False where identity does not tell of one."""
+    if type(value) not in _BUILT_IN or level >= DEEPEST or len(value) > MOST:
+        return False
+    views += _parts(value)
+    return all(
+        _spread(item, views, level + 1) if is_container(item) else _stays(item)
+        for item in _not_plain(value)
+    )
+
+
+def _parts(value: Any) -> list[Iterable[object]]:
+    """What gives the items of a container, and first the keys of a dict."""
+    return [value, value.values()] if isinstance(value, dict) else [value]
+
+
+def _not_plain(value: object) -> Iterator[object]:
+    """The items, where not all are numbers and strings: to ask for all kinds at once is quick."""
+    return chain.from_iterable(
+        part for part in _parts(value) if not _PLAIN.issuperset(map(type, part))
+    )
+
+
+def _stays(item: object) -> bool:
+    """True for what a look knows by its identity, or what nobody changes."""
+    if type(item) in _PLAIN:
+        return True
+    return not isinstance(item, torch.Tensor) and type(look(item)) is Same
+
+
+def is_plain_throughout(value: object, level: int = 0) -> bool:
+    """True for a container of numbers and strings, and of such containers."""
+    if type(value) in _PLAIN:
+        return True
+    if type(value) not in _BUILT_IN or level >= DEEPEST:
+        return False
+    return all(is_plain_throughout(item, level + 1) for item in _not_plain(value))

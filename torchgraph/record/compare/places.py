@@ -1,0 +1,93 @@
+"""What a step leaves in places of Python's, as eager has left it and as a program would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import singledispatch
+
+import torch
+
+from ...guards import ABSENT
+from ...guards.names import follow
+from ...live.inputs import Call
+from ...structure import Unfit
+from ..host.host import GradientOf, GradientOfArgument, Host, OnArgument
+from ..host.kept import Item, held_at, tensors_inside
+from ..host.trees import Filling, Fixed
+from ..host.written import Attribute, Named
+
+_UNTOLD = object()
+
+
+def differs_in_places(
+    host: Host, tensors: Sequence[torch.Tensor], call: Call, copy: Call
+) -> Iterator[tuple[str, object, object]]:
+    """(name, what eager has left, what the program would) of tensors and constants in places.
+
+    Args:
+        tensors: all that the program returned.
+        call: as eager ran it; ``copy``: as the program did.
+    """
+    filling = Filling(tensors, copy)
+    for number, one in enumerate(host.assigned):
+        there = lies_at(one.place, call)
+        if there is _UNTOLD:
+            continue
+        name = f"what it leaves at {_called(one.place) or number}"
+        if isinstance(one.tree, Fixed):
+            yield name, there, one.tree.value
+            continue
+        try:
+            pair = tensors_inside(there), tensors_inside(filling.filled(one.tree))
+        except Unfit:
+            continue
+        if len(pair[0]) != len(pair[1]):
+            yield name, f"{len(pair[0])} tensors", f"{len(pair[1])} tensors"
+            continue
+        for expected, got in zip(*pair, strict=True):
+            yield name, expected, got
+
+
+@singledispatch
+def lies_at(place: object, call: Call) -> object:
+    """What is there now; of places that are added to nobody can tell."""
+    return _UNTOLD
+
+
+@lies_at.register
+def _(place: GradientOf, call: Call) -> object:
+    return place["value"]
+
+
+@lies_at.register
+def _(place: GradientOfArgument, call: Call) -> object:
+    return call.tensors[place.position].grad
+
+
+@lies_at.register
+def _(place: OnArgument, call: Call) -> object:
+    return getattr(call.tensors[place.position], place.name, None)
+
+
+@lies_at.register
+def _(place: Item, call: Call) -> object:
+    return held_at(place)
+
+
+@lies_at.register
+def _(place: Named, call: Call) -> object:
+    return follow(place.name.owner(), place.name.path)
+
+
+@lies_at.register
+def _(place: Attribute, call: Call) -> object:
+    return vars(place.owner).get(place.name, ABSENT) if type(place) is Attribute else _UNTOLD
+
+
+def _called(place: object) -> str:
+    if isinstance(place, Named):
+        return str(place.name.shown)
+    if isinstance(place, GradientOf):
+        return "a .grad"
+    name = getattr(place, "name", "")
+    return name if isinstance(name, str) else ""

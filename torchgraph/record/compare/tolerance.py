@@ -1,0 +1,122 @@
+"""How far values of a program and of eager may be apart where sums run in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from ...ir.names import key_of, last_of, parameter_of
+from .compare import same_bits
+
+_ROUNDING = 64
+"""Times the dtype's epsilon: what sums in another order may change."""
+
+
+class _Slot(NamedTuple):
+    kind: str
+    parameter: str
+    value: torch.Tensor
+
+
+def _slot(name: str, value: Any) -> _Slot | None:
+    """None for what is no tensor of an optimizer's."""
+    inexact = isinstance(value, torch.Tensor) and value.is_floating_point()
+    if not key_of(name) or not inexact:
+        return None
+    return _Slot(last_of(name), parameter_of(name), value.detach())
+
+
+def _size(value: torch.Tensor) -> float:
+    return float(value.double().nan_to_num(0, 0, 0).norm())
+
+
+@dataclass(frozen=True)
+class Update:
+    """What says how far rounding carries through an update of eager's."""
+
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """The size of the largest of each kind of slot, whose rounding a zero gradient may be."""
+    noise: frozenset[str] = frozenset()
+    """The parameters all of whose slots are no more than that: Adam makes whole steps of it."""
+    reach: float = 0.0
+    """The farthest that an element of any parameter has moved."""
+
+    @classmethod
+    def of(
+        cls, pairs: Sequence[tuple[str, Any, Any]], before: Mapping[str, torch.Tensor]
+    ) -> Update:
+        """Made of what eager left, and what it found."""
+        kinds: dict[str, list[_Slot]] = {}
+        for name, expected, _ in pairs:
+            if slot := _slot(name, expected):
+                kinds.setdefault(slot.kind, []).append(slot)
+        sizes = {kind: max(_size(slot.value) for slot in slots) for kind, slots in kinds.items()}
+        now = {name: value for name, value, _ in pairs if isinstance(value, torch.Tensor)}
+        loud, quiet = set[str](), set[str]()
+        for slots in kinds.values():
+            squares = all(bool((slot.value >= 0).all()) for slot in slots)
+            own = [(slot, _size(slot.value.sqrt() if squares else slot.value)) for slot in slots]
+            most = max(size for _, size in own)
+            for slot, size in own:
+                like = slot.parameter in now and now[slot.parameter].shape == slot.value.shape
+                if like:  # no counter
+                    rounds = size <= _ROUNDING * torch.finfo(slot.value.dtype).eps * most
+                    (quiet if rounds else loud).add(slot.parameter)
+        moved = (_moved(now[name], before[name]) for name in loud & before.keys())
+        reach = max((float(one.abs().max()) for one in moved if one.numel()), default=0.0)
+        return cls(sizes, frozenset(quiet - loud), reach)
+
+    def allowed(self, name: str) -> tuple[float, float]:
+        """(the size whose rounding may be in a value, how far one that is rounding may be off)."""
+        return self.sizes.get(last_of(name), 0.0), self.reach if name in self.noise else 0.0
+
+
+def _moved(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    return (now.detach().double() - before.double()).nan_to_num(0, 0, 0)
+
+
+def agree(
+    expected: Any,
+    got: Any,
+    start: torch.Tensor | None,
+    exact: bool,
+    size: float,
+    reach: float,
+) -> bool:
+    """True for values that are alike: to the bit where ``exact``, else within rounding.
+
+    Args:
+        start: what was there before the step.
+        size, reach: what `Update.allowed` says.
+    """
+    if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
+        return type(expected) is type(got) and repr(expected) == repr(got)
+    if (expected.shape, expected.dtype) != (got.shape, got.dtype):
+        return False
+    with torch.no_grad():
+        expected, got = expected.detach(), got.detach()
+        if same_bits(expected, got):
+            return True
+        if exact or not (expected.is_floating_point() or expected.is_complex()):
+            return False
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        one, other = expected.to(wide), got.to(wide)
+        if not torch.equal(one.isfinite(), other.isfinite()):
+            return False
+        apart = (one - other).nan_to_num(0, 0, 0).norm()
+        moved = 0.0 if start is None else (one - start.to(wide)).nan_to_num(0, 0, 0).norm()
+        size = max(size, float(one.nan_to_num(0, 0, 0).norm()))
+        rounding = _ROUNDING * torch.finfo(expected.dtype).eps * size
+        share = moved + reach * expected.numel() ** 0.5 if reach else 0.05 * moved
+        return bool(apart <= rounding + share)
+
+
+def gap_in_words(expected: Any, got: Any) -> str:
+    """``by up to 3``; empty where that says nothing."""
+    if not isinstance(expected, torch.Tensor) or expected.shape != got.shape:
+        return ""
+    gap = (expected.detach().to(torch.complex128) - got.detach().to(torch.complex128)).abs()
+    return f" by up to {gap.max().item():.3g}" if gap.numel() else ""

@@ -1,0 +1,57 @@
+"""``getattr`` and its like while a step is recorded: by which name they look, no code tells."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+from ..._torch.names import standing_for
+from ...guards import ABSENT
+from ..chains.chains import Use
+
+_USES = {
+    "getattr": Use.INSIDE,
+    "hasattr": Use.INSIDE,
+    "setattr": Use.STORED,
+    "delattr": Use.STORED,
+}
+
+
+class Looked(NamedTuple):
+    """An attribute that is looked at, or replaced, by a name that is made as the step runs."""
+
+    value: object
+    name: str
+    use: Use
+
+
+Told = Callable[[FrameType, Looked, object], None]
+"""Told of the frame that asks, of what, and of the result; `ABSENT` before there is one."""
+
+
+@contextmanager
+def looked_up_by(told: Told) -> Iterator[None]:
+    """Tell of each call in the block."""
+    made = {name: _telling(getattr(builtins, name), use, told) for name, use in _USES.items()}
+    with standing_for(vars(builtins), made):
+        yield
+
+
+def _telling(plain: Any, use: Use, told: Told) -> Callable[..., object]:
+    def function(*given: Any) -> object:
+        frame = sys._getframe(1)
+        if frame.f_trace is None or len(given) < 2:
+            return plain(*given)
+        looked = Looked(given[0], str(given[1]), use)
+        told(frame, looked, ABSENT)
+        value = plain(*given)
+        told(frame, looked, value)
+        return value
+
+    function.__name__ = function.__qualname__ = plain.__name__
+    function.__module__, function.__doc__ = "builtins", plain.__doc__
+    return function

@@ -1,0 +1,192 @@
+"""What may lie on the stack while a line runs: chains, constants, and what is made of them."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ..chains.chains import (
+    EACH,
+    MADE,
+    OWN,
+    Chain,
+    Constant,
+    Iterated,
+    Result,
+    Root,
+    SuperOf,
+    Use,
+    Within,
+)
+
+Used = Iterator[tuple[Chain, Use]]
+Stack = list[object]
+GIVEN = 8
+"""So many places are followed that one value may come from."""
+_SETTERS = ("setattr", "delattr")
+
+_LOOKERS = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
+_WHOLE = {
+    **dict.fromkeys(("asdict", "astuple", "copy", "deepcopy"), Use.INSIDE),
+    **dict.fromkeys(("str", "repr", "format", "ascii"), Use.OPERAND),
+    "id": Use.COMPARED,
+    "len": Use.ITEMS,
+}
+"""What functions of Python's, called by these names, read of their arguments."""
+_UNKNOWN = (None, Use.WHOLE)
+
+
+class Getter(NamedTuple):
+    """What `operator.attrgetter` or its like gives, or ``"{0.beta}".format``."""
+
+    names: tuple[str, ...]
+    """What it asks for; none where that is not known."""
+
+    def reads(self, given: list[Any]) -> Used:
+        """What a call with these reads, or what another function reads by it."""
+        for chain in (chain for value in given for chain in chains_of(value)):
+            yield chain, Use.WHOLE if self.names else Use.INSIDE
+            for name in self.names:
+                way = chain.then(True, Within(None))
+                for part in name.split("."):
+                    way = way.then(False, part)
+                yield way, Use.WHOLE
+
+
+def joined(one: Stack, other: Stack) -> Stack:
+    """Where two ways meet; of one that is not known so deep, the other tells."""
+    short, long = sorted((one, other), key=len)
+    extra = len(long) - len(short)
+    return [*long[:extra], *map(_either, short, long[extra:])]
+
+
+def _either(one: object, other: object) -> object:
+    if one == other:
+        return one
+    chains = tuple(dict.fromkeys((*chains_of(one), *chains_of(other))))[:GIVEN]
+    both = isinstance(one, Iterated) or isinstance(other, Iterated)
+    return (Iterated(chains) if both else Result(chains)) if chains else None
+
+
+def chains_of(value: Any) -> Iterable[Chain]:
+    """What a value may be."""
+    if isinstance(value, Chain):
+        return (value,)
+    return value.chains if isinstance(value, (Result, Iterated)) else ()
+
+
+def mark_of(value: Any) -> object:
+    return value.mark if isinstance(value, Chain) else None
+
+
+def each_of(value: object) -> Result:
+    """An item of it; of a generator of the user's, what it yields."""
+    items = (chain.then(True, EACH) for chain in chains_of(value))
+    return Result((Chain(Root.RETURNED, "next()"), *items))
+
+
+def used(value: Any, use: Use) -> Used:
+    """What is used of a value on the stack; of a result alone nothing is known."""
+    if isinstance(value, Chain):
+        yield value, use
+    elif isinstance(value, Result):
+        yield from ((chain, use) for chain in value.chains if not _is_bare(chain, use))
+
+
+def stores_by_name(called: object, given: list[Any]) -> Used:
+    """``setattr(x, "name", value)`` stores what ``x.name = value`` does."""
+    if len(given) < 2 or not isinstance(called, Chain) or not called.is_global(*_SETTERS):
+        return
+    held, key = given[:2]
+    for chain in chains_of(held):
+        if isinstance(key, Chain) or is_plain_key(key):
+            yield chain.then(False, key if isinstance(key, Chain) else key.value), Use.STORED
+        else:
+            yield chain.then(*OWN), Use.COUNTED
+
+
+def _is_bare(chain: Chain, use: Use) -> bool:
+    """True for a result of which nothing is asked: what it may come from was looked at."""
+    if chain.root is Root.RETURNED and not chain.steps:
+        return use not in (Use.KEPT, Use.ITEMS, Use.WHOLE, Use.OPERAND)
+    return bool(chain.steps) and chain.steps[-1].is_any
+
+
+def is_plain_key(key: object) -> bool:
+    return isinstance(key, Constant) and type(key.value) in (str, int, bool)
+
+
+def looks_inside(called: object, given: list[Any], own: tuple[Any, Any]) -> tuple[object, Use]:
+    """``getattr(x, "name")`` reads what ``x.name`` does, ``asdict(x)`` everything.
+
+    Args:
+        own: what ``super()`` goes by.
+    """
+    if not isinstance(called, Chain):
+        return _UNKNOWN
+    name = str(called.steps[-1].key) if called.steps else called.name
+    if called.is_global("super"):
+        kind, held = given[:2] if given[1:] else own
+        return super_of(kind, held), Use.NAMED
+    if name in _WHOLE and called.root is Root.GLOBAL:
+        return None, _WHOLE[name]
+    known = given and isinstance(given[0], (Chain, Result))
+    if known and name in _LOOKERS and called.is_global(name):
+        return _looked_up(name, given)
+    return _UNKNOWN
+
+
+def _looked_up(name: str, given: list[Any]) -> tuple[object, Use]:
+    held, key = given[0], given[1] if given[1:] else None
+    if name == "type":
+        return (held.then(False, "__class__") if len(given) == 1 else None), Use.NAMED
+    if name in ("vars", "dir"):
+        return held.then(*OWN), Use.NAMED
+    if isinstance(key, Constant) and type(key.value) is str:
+        return held.then(False, key.value), Use.INSIDE
+    return (held.then(False, key) if isinstance(key, Chain) else None), Use.INSIDE
+
+
+def getter(called: object, given: list[Any]) -> Getter | None:
+    """What a call makes that asks for attributes by names; items are looked at anyway."""
+    if not isinstance(called, Chain):
+        return None
+    name = called.steps[-1].key if called.steps else called.name
+    if name not in ("attrgetter", "methodcaller"):
+        return None
+    texts = [one.value for one in given if isinstance(one, Constant) and type(one.value) is str]
+    names = texts if name == "attrgetter" else texts[:1]
+    return Getter(tuple(names) if len(texts) == len(given) or name != "attrgetter" else ())
+
+
+def formats(text: Any) -> Getter:
+    """``"{0.beta}".format``: it asks for the attributes that the text names."""
+    try:
+        fields = [field or "" for _, field, _, _ in string.Formatter().parse(text.value)]
+    except (TypeError, ValueError):
+        fields = []
+    return Getter(tuple(field.partition(".")[2] for field in fields if "." in field))
+
+
+def super_of(kind: object, held: object) -> Chain | None:
+    if isinstance(kind, Chain) and isinstance(held, Chain):
+        return held.then(False, SuperOf(kind))
+    return None
+
+
+def result_of(called: object, given: list[object]) -> Result:
+    """What a call of these gives."""
+    chains = [Chain(Root.RETURNED, "")]
+    by = called if isinstance(called, Chain) else None
+    if by is not None:
+        chains = [Chain(Root.RETURNED, f"{by}()"), by.then(False, MADE)]
+        if by.steps:  # of a container, as `d.get(key)`
+            given = [by._replace(steps=by.steps[:-1]), *given]
+    return Result((*chains, *made_of(given, by).chains)[:GIVEN])
+
+
+def made_of(values: list[Any], by: Chain | None = None) -> Result:
+    """What an operator, a display or a function of C makes of these: it may be one, or hold one."""
+    chains = [chain.then(True, Within(by)) for value in values for chain in chains_of(value)]
+    return Result(tuple(dict.fromkeys(chains))[:GIVEN])

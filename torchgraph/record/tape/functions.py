@@ -1,0 +1,205 @@
+"""Python's functions of numbers, which also take numbers that move: they are done and written down.
+
+While a step is recorded whose numbers move, they stand for Python's own in ``math`` and in the
+modules of the code that runs. Of plain numbers they do what Python's do.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import CodeType
+from typing import Any
+from unittest import mock
+
+import torch
+
+from ..._torch.symbolic import Type, standing_in
+from .node import Node
+from .number import applied, exact, make, node_of
+from .tape import Ref
+
+_Function = Callable[..., Any]
+
+
+def _refs(value: Any) -> Any:
+    """``value`` as it stands on the tape."""
+    if type(value) is list:
+        return list(map(_refs, value))
+    node = node_of(value)
+    return value if node is None else node.ref
+
+
+def _value(given: Any) -> Any:
+    """The number of a tensor that Python would ask for it."""
+    asked = isinstance(given, torch.Tensor) and given.numel() == 1 and not given.is_complex()
+    return given.item() if asked else given
+
+
+def _first(values: Any) -> Node | None:
+    nodes = (node_of(value) for value in values)
+    return next((node for node in nodes if node is not None), None)
+
+
+def _written(node: Node, plain: _Function, args: tuple[Any, ...]) -> Any:
+    """What ``plain`` makes of numbers, of which some move."""
+    value = applied(plain, args)
+    if not isinstance(value, (int, float)):
+        return plain(*map(exact, args))
+    ref: Ref = node.writer.computed(plain, tuple(map(_refs, args)), value)
+    if isinstance(value, bool):
+        node.writer.branched(ref, value)
+        return value
+    return make(value, ref, node.writer)
+
+
+def _of_numbers(plain: _Function) -> _Function:
+    @functools.wraps(plain)
+    def function(*args: Any, **named: Any) -> Any:
+        values = tuple(map(_value, args))
+        node = None if named else _first(values)
+        if node is None or not all(isinstance(value, (int, float)) for value in values):
+            return plain(*args, **named)
+        return _written(node, plain, values)
+
+    return function
+
+
+def _extreme(plain: _Function) -> _Function:
+    """``min`` or ``max``: which one it is counts where they are of two types."""
+
+    @functools.wraps(plain)
+    def function(*args: Any, **named: Any) -> Any:
+        args = args if named or len(args) > 1 else tuple(map(_listed, args))
+        values = args[0] if len(args) == 1 and type(args[0]) is list else args
+        node = None if named or len(values) < 2 else _first(values)
+        if node is None or len({value.__class__ for value in values}) > 1:
+            return plain(*args, **named)
+        return _written(node, plain, args)
+
+    return function
+
+
+@functools.wraps(builtins.sum)
+def _sum(values: Any, /, *start: Any, **named: Any) -> Any:
+    values = values if named else _listed(values)
+    node = _first(values) if type(values) is list else None
+    if node is None or start or not all(isinstance(one, (int, float)) for one in values):
+        return sum(values, *start, **named)
+    return _written(node, sum, (values,))
+
+
+def _listed(values: Any) -> Any:
+    """What a function goes through, once, as a list; a tensor as it is."""
+    return values if isinstance(values, torch.Tensor) else list(values)
+
+
+class _Kind(type):
+    """The class of what stands for ``float`` and ``int``, where those are called or asked for."""
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        plain = cls.__mro__[1]
+        if len(args) != 1 or named:
+            return plain(*args, **named)
+        value = _value(args[0])
+        node = node_of(value)
+        return plain(value) if node is None else _written(node, plain, (value,))
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, cls.__mro__[1])
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, cls.__mro__[1])
+
+
+class _Float(float, metaclass=_Kind):
+    pass
+
+
+class _Int(int, metaclass=_Kind):
+    pass
+
+
+_MATH = {
+    name: _of_numbers(function)
+    for name, function in vars(math).items()
+    if callable(function) and not name.startswith("_")
+}
+_BY_ID = {id(getattr(math, name)): function for name, function in _MATH.items()}
+_BUILTINS: dict[str, object] = {
+    "min": _extreme(builtins.min),
+    "max": _extreme(builtins.max),
+    "sum": _sum,
+    "type": Type,
+}
+_CALLED: dict[str, object] = {"float": _Float, "int": _Int}
+"""What may stand for a class where that is called, and there alone."""
+
+
+def _names(
+    own: set[tuple[int, str]], namespace: dict[str, Any], code: CodeType | None
+) -> dict[str, object]:
+    """What stands for other names in a module of the user's, of which this code runs.
+
+    ``own``: (module, name) of those that stay Python's own.
+    """
+    found = {name: made for name, made in _BUILTINS.items() if name not in namespace}
+    found.update((n, _BY_ID[id(v)]) for n, v in namespace.items() if id(v) in _BY_ID)
+    for name, made in _CALLED.items():
+        if code is None or name in _kept(code):
+            own.add((id(namespace), name))
+        if (id(namespace), name) not in own and name not in namespace:
+            found[name] = made
+        elif (id(namespace), name) in own and namespace.get(name) is made:
+            del namespace[name]
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _kept(code: CodeType) -> frozenset[str]:
+    """Those of ``float`` and ``int`` that code does more with than to call them, and to ask.
+
+    Before Python 3.11 nothing tells a call.
+    """
+    found = {name for name in _CALLED if name in code.co_names}
+    if sys.version_info >= (3, 11):
+        lines = [one for one in dis.get_instructions(code) if one.opname not in _SKIPPED]
+        loads = [n for n, one in enumerate(lines) if one.argval in found and "LOAD" in one.opname]
+        found = {lines[n].argval for n in loads if not (_is_called(lines[n]) or _asks(lines, n))}
+    inner = (_kept(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(found.union(*inner))
+
+
+_SKIPPED = frozenset({"CACHE", "PRECALL", "EXTENDED_ARG", "PUSH_NULL"})
+
+
+def _is_called(line: dis.Instruction) -> bool:
+    return line.opname == "LOAD_GLOBAL" and bool((line.arg or 0) & 1)
+
+
+def _asks(lines: list[dis.Instruction], number: int) -> bool:
+    """True for the second argument of ``isinstance``, or one of a tuple that is that."""
+    after, before = number + 1, number - 1
+    while after < len(lines) and lines[after].opname in ("LOAD_GLOBAL", "BUILD_TUPLE"):
+        after += 1
+    while (
+        before >= 0 and lines[before].opname.startswith("LOAD_") and not _is_called(lines[before])
+    ):
+        before -= 1
+    asks = before >= 0 and lines[before].argval == "isinstance"
+    return asks and after < len(lines) and lines[after].opname.startswith("CALL")
+
+
+@contextmanager
+def following() -> Iterator[None]:
+    """In the block they stand for Python's own, in the modules of the code that is met."""
+    with ExitStack() as stack:
+        for name, function in _MATH.items():
+            stack.enter_context(mock.patch.object(math, name, function))
+        stack.enter_context(standing_in([], functools.partial(_names, set())))
+        yield

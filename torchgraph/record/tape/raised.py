@@ -1,0 +1,84 @@
+"""Ops that raised while a step was recorded, of which the step has caught the exception.
+
+Where the values decide whether an op raises, no program goes on as the step did. Where the shapes
+do, it raises in each call of the signature, and the program begins behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..._torch import OpOverload, pytree
+from ..._torch.listening import listening, not_listening
+from ...errors import GraphError
+from ...reasons import Because, Reason
+from .number import bare_args, bare_kwargs
+from .tape import Args, Kwargs
+from .trail import Trail
+
+_Hear = Callable[[OpOverload, Args, Kwargs], object]
+
+
+class Raised:
+    """Those of one step, where values decided."""
+
+    def __init__(self, trail: Trail) -> None:
+        self._trail = trail
+        self._latest: BaseException | None = None
+        self._why = ""
+
+    @contextmanager
+    def heard(self, hear: _Hear, give_up: Callable[..., None]) -> Iterator[None]:
+        """Let ``hear`` have the ops of the block; ``give_up`` when it goes on behind one."""
+
+        def noting(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
+            try:
+                return hear(op, args, kwargs)
+            except Exception as error:
+                self._note(op, args, kwargs, error)
+                raise
+
+        try:
+            with listening(noting):
+                yield
+        finally:
+            self._latest = None  # its traceback leads here
+        if self._why:
+            give_up(Because(Reason.RAISES, self._why), passing=True)
+            self._why = ""
+
+    def _note(self, op: OpOverload, args: Args, kwargs: Kwargs, error: Exception) -> None:
+        if isinstance(error, GraphError) or error is self._latest or self._why:
+            return
+        self._latest = error
+        if not _by_shapes(op, args, kwargs):
+            line = self._trail.line
+            at = "" if line is None else f" at {line}"
+            self._why = (
+                f"{op} raised {type(error).__name__}{at}, and the step went on; no program goes on "
+                "behind an exception that its values decide about"
+            )
+
+
+def _by_shapes(op: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    """True for a call that raises whatever its tensors hold."""
+    try:
+        given = pytree.tree_map(_hollow, (bare_args(args), bare_kwargs(kwargs)))
+        with not_listening(), torch.no_grad():
+            op(*given[0], **given[1])
+    except NotImplementedError:  # the op has no kernel for tensors without data: nobody can tell
+        return False
+    except Exception:  # whatever the op raises: eager has raised it, too
+        return True
+    return False
+
+
+def _hollow(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return torch.device("meta") if isinstance(value, torch.device) else value
+    shape, stride = value.shape, value.stride()
+    return torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")

@@ -1,0 +1,113 @@
+"""A call with numbers that move, taken back where some code takes Python's own numbers alone.
+
+Such a number is no ``int`` to JSON, to ``Decimal`` or to torch's C++ in some of its formulas. Then
+all is put back, and the call runs with plain ones, as eager runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CellType
+from typing import Any
+
+from ..lines import raised_at
+from ..live.discovery import Entries
+from ..live.inputs import Call
+from ..live.snapshot import Snapshot
+from ..live.step import Step
+from ..reasons import Because, Reason
+from ..structure import Contents
+from .compare.outcome import Outcome
+from .ops.generators import generators, set_generators
+
+_HANDED = "a number that the step moves is handed to code that takes Python's own alone"
+_SWALLOWED = (TypeError, AttributeError, RuntimeError)
+"""What code raises that takes no number which moves."""
+
+
+class Before:
+    """All that a call starts from, as far as a step is known to change it."""
+
+    def __init__(self, step: Step, call: Call, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._contents = Contents(call.args, call.kwargs)
+        self._cells: list[tuple[CellType, object]] = []
+        self._entries: list[tuple[Entries, dict[str, object]]] = []
+        for _, holder in step.containers:
+            if isinstance(holder, CellType):
+                self._keep_cell(holder)
+            elif isinstance(holder, Entries):
+                values = {n: holder.values[n] for n in holder.names if n in holder.values}
+                self._entries.append((holder, values))
+            else:
+                snapshot.keep(holder)
+        self._generators = generators()
+
+    def _keep_cell(self, cell: CellType) -> None:
+        try:
+            self._cells.append((cell, cell.cell_contents))
+        except ValueError:  # empty
+            return
+        self._snapshot.keep(cell.cell_contents)
+
+    def put_back(self) -> None:
+        """All is as it was."""
+        self._snapshot.restore()
+        self._contents.put_back()
+        for cell, value in self._cells:
+            cell.cell_contents = value
+        for entries, values in self._entries:
+            entries.values.update(values)
+        set_generators(self._generators)
+
+
+class Trying:
+    """Takes calls whose numbers move.
+
+    Args:
+        take: runs a call as eager runs it; heard or not; refusals are raised or not.
+        snapshot: of all that a step may change.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Step, Call, bool, bool], Outcome],
+        snapshot: Callable[[Step, Call], Snapshot],
+    ) -> None:
+        self._take, self._snapshot = take, snapshot
+        self._raised: set[Any] = set()
+        """What calls with plain numbers have raised in the user's lines, which went on."""
+
+    def __call__(self, step: Step, call: Call, heard: bool, strict: bool) -> Outcome:
+        """Take a call; `Outcome.plain` says why the numbers had to stay plain."""
+        if not heard or not (step.moving or step.looks):
+            outcome = self._take(step, call, heard, strict)
+            self._raised |= outcome.raised
+            return outcome
+        before = Before(step, call, self._snapshot(step, call))
+        try:
+            outcome = self._take(step, call, True, strict)
+            why = self._swallowed(outcome)
+        except Exception as error:  # ours, or what is raised again, once numbers are plain ones
+            why = _because(error)
+        if not why:
+            return outcome
+        before.put_back()
+        outcome = self._take(step.without_numbers(), call, True, strict)
+        outcome.plain = why
+        return outcome
+
+    def _swallowed(self, outcome: Outcome) -> str:
+        """What the user's lines have caught that may be for a number that moves."""
+        new = outcome.raised - self._raised
+        kinds = (kind for kind, *_ in new if issubclass(kind, _SWALLOWED))
+        said = (f"{_HANDED} ({kind.__name__}, which the step catches)" for kind in kinds)
+        return next((Because(Reason.MOVED, one) for one in said), "")
+
+
+def _because(error: Exception) -> Because:
+    """Why numbers stay plain: what a line of the user's raises, or torchgraph's own code does."""
+    line, said = raised_at(error), f"{type(error).__name__}: {error}"
+    if line is None:
+        return Because(Reason.FAULT, f"a number that the step moves cannot be followed ({said})")
+    return Because(Reason.MOVED, f"{_HANDED} ({said}, at {line})")

@@ -1,0 +1,98 @@
+"""What a run starts from, to take it back: random state, and what it writes before an op raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from .._torch import below_autograd
+from ..errors import GraphBroken, StepFailed
+from ..ir import effects
+from ..ir.program import Program
+from ..ir.values import leaves
+from ..lower import Copies, Lowered
+
+_PATIENCE = 8
+"""Runs that fail before it counts that most do."""
+
+
+def gpus_drawn_on(program: Program) -> set[torch.device]:
+    """The GPUs whose generators a program uses."""
+    return {
+        value.device
+        for node in program.nodes
+        if effects.of(node).random
+        for value in leaves(node.meta.get("val"))
+        if isinstance(value, torch.Tensor) and value.device.type == "cuda"
+    }
+
+
+class Generators:
+    """The CPU's generator and those of GPUs, as they are now."""
+
+    def __init__(self, gpus: Iterable[torch.device]) -> None:
+        self._cpu = torch.get_rng_state()
+        self._gpus = {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus}
+
+    def equal(self, other: Generators) -> bool:
+        """True when ``other`` found them in the same states."""
+        pairs = ((state, other._gpus[gpu]) for gpu, state in self._gpus.items())
+        return all(torch.equal(*pair) for pair in ((self._cpu, other._cpu), *pairs))
+
+    @property
+    def gpus(self) -> set[torch.device]:
+        """Those that are looked at besides the CPU."""
+        return set(self._gpus)
+
+    def put_back(self) -> None:
+        """Set the generators to the states that they had."""
+        torch.set_rng_state(self._cpu)
+        for gpu, state in self._gpus.items():
+            torch.cuda.set_rng_state(state, gpu)
+
+
+class Undo:
+    """Takes back the runs of one program that fail, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How often all was put back because an op had raised."""
+        self._copies = Copies(())
+        self._random: Generators | None = None
+
+    def fails_mostly(self, runs: int) -> bool:
+        """True when that has become of most runs; of ``runs`` it has not."""
+        return self.count >= _PATIENCE and self.count > runs
+
+    def draws(self, gpus: Iterable[torch.device] | None) -> None:
+        """A run begins that draws, on these GPUs as well; None: it does not."""
+        self._random = None if gpus is None else Generators(gpus)
+
+    def begin(self, places: tuple[int, ...], values: Sequence[Any]) -> None:
+        """Copy the values in these places; below autograd."""
+        if places != self._copies.places:
+            self._copies = Copies(places)
+        self._copies.take(values)
+
+    def put_back(self, values: Sequence[Any]) -> None:
+        """Leave all as it was before the run."""
+        if self._random is not None:
+            self._random.put_back()
+        with below_autograd():
+            self._copies.put_back(values)
+
+
+def failure(runs: Lowered, error: Exception, *, wrote: bool) -> StepFailed:
+    """What a run has come to whose op has raised ``error``; ``wrote``: all cannot be put back."""
+    node = runs.node_at(error)
+    state = "Some of the state was already updated." if wrote else "Nothing was updated."
+    what, said = getattr(node, "target", "the program"), str(error).rstrip(".")
+    failed = StepFailed(
+        f"{what} failed while the step ran: {said}. {state}",
+        where=runs.line_of(node),
+        fix=GraphBroken.fix if wrote else "",
+    )
+    failed.undone = not wrote
+    return failed
