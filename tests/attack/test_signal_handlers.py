@@ -217,7 +217,7 @@ def test_an_exception_while_handlers_are_put_in_place_puts_them_back(
 
     def interrupted(number: int, handler: Any) -> Any:
         plain(number, handler)
-        raise Stop if handler == waits._ours else GraphError("put back")
+        raise Stop if waits._is_ours(handler) else GraphError("put back")
 
     waits, before = SignalsWait(), signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:

@@ -55,6 +55,10 @@ class ImplOffsets(NamedTuple):
     """In the TensorImpl: the address of its storage."""
     start: int
     """In the storage: where its memory starts."""
+    flags: int
+    """In the TensorImpl: the word whose bits torch does not all set."""
+    unset: int
+    """Those bits of it: they are what the allocator gave."""
 
 
 @functools.cache
@@ -90,6 +94,7 @@ def _layout() -> ImplOffsets:
         *_dimensions(),
         storage,
         start,
+        *_unset(),
     )
 
 
@@ -140,6 +145,23 @@ def _metadata_within(size: int) -> Span:
     if a == b:
         raise _Unclear
     return begin, end
+
+
+def _unset() -> tuple[int, int]:
+    """The bits that differ between tensors made alike, in memory that was all zeros or all ones."""
+    begin, end = _metadata()
+    shape = (2,) * _dimensions()[2]  # no room for more dimensions, which nobody sets either
+    known = _words(addresses([torch.zeros(shape, device="cpu")])[0] + begin, end - begin)
+    found = [0] * len(known)
+    for value in (0, 255):
+        for size in range(_AUTOGRAD, _LONGER_IMPL + 4 * _WORD, _WORD):
+            used = [torch.full((size,), value, dtype=torch.uint8, device="cpu") for _ in range(40)]
+            used.clear()
+            for address in addresses([torch.zeros(shape, device="cpu") for _ in range(40)]):
+                now = _words(address + begin, end - begin)
+                found = [bits | word ^ known[i] for i, (bits, word) in enumerate(zip(found, now))]
+    places = [i for i, bits in enumerate(found) if bits]
+    return (begin + _WORD * _only(places), found[places[0]]) if places else (begin, 0)
 
 
 def _autograd() -> int:

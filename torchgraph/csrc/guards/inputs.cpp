@@ -14,8 +14,8 @@ struct Inputs {
   PyTypeObject* type;
   Layout layout;
   Py_ssize_t count;
-  char* metadata;  // of one tensor after the other
-  bool* compared;  // for each word of that: must another tensor have it too?
+  char* metadata;      // of one tensor after the other
+  uint64_t* compared;  // for each word of that: the bits that another tensor must have too
   const void** starts;
 };
 
@@ -32,19 +32,21 @@ bool is_within(Py_ssize_t place, Py_ssize_t begin, Py_ssize_t count) {
 }
 
 // All but the storage offset, as a batch may be any part of what it was taken from, and but the room
-// for more dimensions, where torch leaves what malloc gave.
-bool is_compared(const Layout& layout, Py_ssize_t place, Py_ssize_t ndim) {
+// for more dimensions and for flags, where torch leaves what malloc gave.
+uint64_t compared_at(const Layout& layout, Py_ssize_t place, Py_ssize_t ndim) {
   const Py_ssize_t used = ndim * kWord, room = layout.dims - ndim;
-  return place != layout.offset && !is_within(place, layout.shape + used, room) &&
-         !is_within(place, layout.strides + used, room);
+  if (place == layout.offset || is_within(place, layout.shape + used, room) ||
+      is_within(place, layout.strides + used, room)) {
+    return 0;
+  }
+  return place == layout.flags ? ~layout.unset : ~uint64_t{0};
 }
 
-bool alike(const Layout& layout, const char* impl, const char* metadata, const bool* compared) {
+bool alike(const Layout& layout, const char* impl, const char* metadata, const uint64_t* compared) {
   const char* now = impl + layout.metadata.begin;
-  int64_t other = 0;
+  uint64_t other = 0;
   for (size_t i = 0; i < words_of(layout); ++i) {
-    const int64_t changed = read<int64_t>(now, i * kWord) ^ read<int64_t>(metadata, i * kWord);
-    other |= compared[i] ? changed : 0;
+    other |= (read<uint64_t>(now, i * kWord) ^ read<uint64_t>(metadata, i * kWord)) & compared[i];
   }
   return other == 0;
 }
@@ -64,7 +66,7 @@ const void* start_of(const Inputs& inputs, PyObject* tensor, Py_ssize_t position
   const auto* impl = read<const char*>(tensor, layout.impl);
   if (read<const void*>(impl, layout.autograd) && requires_grad(tensor)) return nullptr;
   const char* metadata = inputs.metadata + position * size_of(layout);
-  const bool* compared = inputs.compared + position * words_of(layout);
+  const uint64_t* compared = inputs.compared + position * words_of(layout);
   if (!alike(layout, impl, metadata, compared)) return nullptr;
   return read<const void*>(read<const void*>(impl, layout.storage), layout.start);
 }
@@ -118,7 +120,7 @@ PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
   inputs.layout = layout;
   inputs.count = PyTuple_Size(tensors);
   inputs.metadata = new (std::nothrow) char[inputs.count * size_of(layout) + 1];
-  inputs.compared = new (std::nothrow) bool[inputs.count * words_of(layout) + 1];
+  inputs.compared = new (std::nothrow) uint64_t[inputs.count * words_of(layout) + 1];
   inputs.starts = new (std::nothrow) const void*[inputs.count + 1];
   if (!inputs.metadata || !inputs.compared || !inputs.starts) {
     Py_DECREF(self);
@@ -136,7 +138,7 @@ PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
                 size_of(layout));
     for (size_t word = 0; word < words_of(layout); ++word) {
       const Py_ssize_t place = layout.metadata.begin + word * kWord;
-      inputs.compared[i * words_of(layout) + word] = is_compared(layout, place, ndim);
+      inputs.compared[i * words_of(layout) + word] = compared_at(layout, place, ndim);
     }
   }
   return self;

@@ -10,14 +10,15 @@ namespace torchgraph {
 
 int to_layout(PyObject* tuple, void* result) {
   auto& layout = *static_cast<Layout*>(result);
-  PyObject *no_grad, *no_view;
-  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!O!nnnnnn)", &layout.impl, &layout.autograd,
+  PyObject *no_grad, *no_view, *unset;
+  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!O!nnnnnnnO!)", &layout.impl, &layout.autograd,
                    &layout.metadata.begin, &layout.metadata.end, &layout.history.begin,
                    &layout.history.end, &layout.grad, &PyLong_Type, &no_grad, &PyLong_Type,
                    &no_view, &layout.offset, &layout.shape, &layout.strides, &layout.dims,
-                   &layout.storage, &layout.start)) {
+                   &layout.storage, &layout.start, &layout.flags, &PyLong_Type, &unset)) {
     return 0;
   }
+  layout.unset = PyLong_AsUnsignedLongLong(unset);
   layout.no_grad = PyLong_AsVoidPtr(no_grad);
   layout.no_view = PyLong_AsVoidPtr(no_view);
   return !PyErr_Occurred();

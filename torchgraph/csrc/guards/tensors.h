@@ -29,6 +29,8 @@ struct Layout {
   Py_ssize_t dims;      // how many dimensions there is room for there
   Py_ssize_t storage;   // in the TensorImpl: the address of its storage
   Py_ssize_t start;     // in that: where its memory starts
+  Py_ssize_t flags;     // in the metadata: a word of which torch does not set all bits
+  uint64_t unset;       // those bits
 };
 
 // An "O&" converter of PyArg_ParseTuple, from the tuple that guards/layout.py makes.
