@@ -159,7 +159,10 @@ def _unset() -> tuple[int, int]:
             used.clear()
             for address in addresses([torch.zeros(shape, device="cpu") for _ in range(40)]):
                 now = _words(address + begin, end - begin)
-                found = [bits | word ^ known[i] for i, (bits, word) in enumerate(zip(found, now))]
+                found = [
+                    bits | word ^ known[i]
+                    for i, (bits, word) in enumerate(zip(found, now, strict=True))
+                ]
     places = [i for i, bits in enumerate(found) if bits]
     return (begin + _WORD * _only(places), found[places[0]]) if places else (begin, 0)
 
