@@ -81,6 +81,8 @@ def step_of(
     if isinstance(value, super):
         return _of_super(value, key)
     if isinstance(value, type):
+        if in_class(type(of_class(type(value), key)), "__set__"):
+            return None  # a property of its metaclass
         found = of_class(value, key)
         return None if found is ABSENT else Lookup(found, value, class_path(value, key))
     return _attribute(value, key, guarded(value))

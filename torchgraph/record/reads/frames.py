@@ -362,7 +362,7 @@ def _lies_under_its_name(frame: FrameType) -> FunctionType | None:
     classes: tuple[type, ...] = ()
     if code.co_argcount:
         first = frame.f_locals.get(code.co_varnames[0])
-        classes = (first if isinstance(first, type) else type(first)).__mro__
+        classes = (*(first.__mro__ if isinstance(first, type) else ()), *type(first).__mro__)
     places += [vars(cls).get(code.co_name) for cls in classes]
     others = (value for cls in classes for value in list(vars(cls).values()))
     for place in itertools.chain(places, others):

@@ -32,6 +32,7 @@ from .values import (
     each_of,
     formats,
     getter,
+    global_of,
     is_plain_key,
     joined,
     looks_inside,
@@ -305,7 +306,8 @@ class Scan:
             if got is None or i:
                 yield from used(value, use)
         if got is None:
-            got = getter(called, given) or result_of(called, given)
+            known = global_of(called, given[0]) if given else None
+            got = known or getter(called, given) or result_of(called, given)
         self._stack.append(got)
 
     def _attribute(self, ins: dis.Instruction) -> None:
@@ -333,6 +335,8 @@ class Scan:
         yield from used(key, Use.WHOLE)
         if not isinstance(held, (Chain, Result)):
             self._stack.append(None)
+        elif (named := global_of(held, key)) is not None:
+            self._stack.append(named)
         elif is_plain_key(key):
             self._stack.append(self._then(held, True, key.value))
         else:

@@ -35,6 +35,7 @@ _WHOLE = {
 }
 """What functions of Python's, called by these names, read of their arguments."""
 _UNKNOWN = (None, Use.WHOLE)
+GLOBALS = Chain(Root.RETURNED, "globals()")
 
 
 class Getter(NamedTuple):
@@ -117,6 +118,13 @@ def is_plain_key(key: object) -> bool:
     return isinstance(key, Constant) and type(key.value) in (str, int, bool)
 
 
+def global_of(held: object, key: Any) -> Chain | None:
+    """The global that ``held[key]`` or ``held(key)`` is: ``globals()["x"]``, ``globals().get``."""
+    known = isinstance(key, Constant) and type(key.value) is str
+    asked = held in (GLOBALS, GLOBALS.then(False, "get"))
+    return Chain(Root.GLOBAL, key.value) if known and asked else None
+
+
 def looks_inside(called: object, given: list[Any], own: tuple[Any, Any]) -> tuple[object, Use]:
     """``getattr(x, "name")`` reads what ``x.name`` does, ``asdict(x)`` everything.
 
@@ -126,6 +134,8 @@ def looks_inside(called: object, given: list[Any], own: tuple[Any, Any]) -> tupl
     if not isinstance(called, Chain):
         return _UNKNOWN
     name = str(called.steps[-1].key) if called.steps else called.name
+    if called.is_global("globals") and not given:
+        return GLOBALS, Use.NAMED
     if called.is_global("super"):
         kind, held = given[:2] if given[1:] else own
         return super_of(kind, held), Use.NAMED
