@@ -92,6 +92,20 @@ def test_shapes_that_decide_whether_an_op_raises_make_a_program():
     assert step.report().calls.programs == 3
 
 
+def test_values_that_decide_make_none_where_the_op_refuses_tensors_without_data():
+    @tg.step
+    def step(repeats):
+        try:
+            return torch.ones(2).repeat_interleave(repeats).sum()
+        except RuntimeError:
+            return torch.zeros(())
+
+    step.config.set_look_again("off")
+    with pytest.warns(EagerWarning, match="repeat_interleave.* raised RuntimeError"):
+        assert [int(step(torch.tensor([-1, 3]))) for _ in range(12)] == [0] * 12
+    assert int(step(torch.tensor([2, 3]))) == 5
+
+
 def test_a_program_that_fails_in_most_calls_serves_no_more():
     table = torch.randn(3)
     step = tg.step(lambda index: table[index] * 2)

@@ -128,6 +128,39 @@ def what_a_metaclass_answers_for_its_class():
     return moves(lambda x: x * settings.factor, held, before5=three)
 
 
+@case
+def a_property_above_that_is_replaced():
+    class Above:
+        @property
+        def factor(self) -> float:
+            return 2.0
+
+    class Below(Above):
+        @property
+        def factor(self) -> float:
+            return super().factor + 1.0
+
+    below = Below()
+    other = property(lambda self: 5.0)
+    return moves(lambda x: x * below.factor, before5=setting(Above, "factor", other))
+
+
+@case
+def a_slot_above():
+    class Above:
+        __slots__ = ("factor",)
+
+    class Below(Above):
+        __slots__ = ()
+
+        def doubled(self) -> float:
+            return 2 * super().factor
+
+    below = Below()
+    below.factor = 2.0
+    return moves(lambda x: x * below.doubled(), before5=setting(below, "factor", 3.0))
+
+
 @pytest.mark.parametrize("case", case)
 def test_moved_owners(case):
     case.check()

@@ -90,14 +90,23 @@ def step_of(
 
 def _of_super(value: Any, key: str) -> Lookup | None:
     """``super().key``: what the next class that has it has there."""
-    classes = value.__self_class__.__mro__
-    after = classes[classes.index(value.__thisclass__) + 1 :]
-    holder = next((cls for cls in after if key in vars(cls)), None)
-    if holder is None:
-        return None
-    found = vars(holder)[key]
-    plain = not in_class(type(found), "__set__")
+    holder = class_of(value, key)
+    found = vars(holder).get(key, ABSENT)
+    if isinstance(found, _SLOTS) and not _gives_anew(found):
+        path: Path = ((By.SLOT, key),)
+        return Lookup(follow(value.__self__, path), value.__self__, path)
+    plain = found is not ABSENT and not in_class(type(found), "__set__")
     return Lookup(found, holder, class_path(holder, key)) if plain else None
+
+
+def class_of(value: object, key: object) -> type:
+    """The class that says what ``value.key`` is; for ``super()`` the next one that has it."""
+    if not isinstance(value, super):
+        return type(value)
+    above: Any = value
+    classes = above.__self_class__.__mro__
+    after = classes[classes.index(above.__thisclass__) + 1 :]
+    return next((cls for cls in after if key in vars(cls)), type(value))
 
 
 def _item(value: object, key: object) -> Lookup | None:
@@ -127,7 +136,7 @@ def _attribute(value: object, key: str, guarded: bool) -> Lookup | None:
     cls, attributes = type(value), own(value)
     mine = Source(value, ((By.OWN, key),))
     found = of_class(cls, key)
-    if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)) and not _gives_anew(found):
+    if isinstance(found, _SLOTS) and not _gives_anew(found):
         path: Path = ((By.SLOT, key),)
         return Lookup(follow(value, path), value, path)
     if in_class(type(found), "__set__"):
@@ -151,6 +160,9 @@ def _attribute(value: object, key: str, guarded: bool) -> Lookup | None:
     ):
         return None
     return Lookup(found, cls, class_path(cls, key), absent)
+
+
+_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 
 
 def _gives_anew(descriptor: Any) -> bool:

@@ -36,6 +36,7 @@ from ..chains.inside import has_more_than_tensors, keyed, within
 from ..chains.resolve import (
     Lookup,
     Source,
+    class_of,
     class_path,
     has_attribute,
     is_ours,
@@ -233,7 +234,8 @@ class Walk:
         if isinstance(key, (MadeBy, SuperOf)):
             return
         self._cut(chain, use, number)
-        given = of_class(type(value), key) if isinstance(key, str) else None
+        cls = class_of(value, key)
+        given = of_class(cls, key) if isinstance(key, str) else None
         for steps in asked_by(given.fget) if isinstance(given, property) else ():
             rest = chain.steps[number + 1 :]
             self.walk(Chain(Root.LOCAL, str(at), (*steps, *rest)), use, value, [])
@@ -242,7 +244,6 @@ class Walk:
             self._arrive(at, WRITES.get(key, Use.WHOLE), value, sources)
             return
         self._method_of(at, value)
-        cls = type(value)
         if not isinstance(value, torch.Tensor) and (path := class_path(cls, key)):
             self.add(f"{at}.{key}", of_class(cls, key), Source(cls, path), Use.NAMED)
         if (mine := shadow_of(value, key)) is not None:

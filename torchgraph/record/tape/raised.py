@@ -65,11 +65,20 @@ class Raised:
 
 
 def _by_shapes(op: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    """True for a call that raises whatever its tensors hold."""
+    """True for a call that raises whatever its tensors hold.
+
+    An op whose result has as many elements as values say refuses tensors without data: so zeros
+    are tried as well, which are an index, a label or a count where anything is.
+    """
+    given = bare_args(args), bare_kwargs(kwargs)
+    with not_listening(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        return _raises(op, given, _hollow) and _raises(op, given, _zeros)
+
+
+def _raises(op: OpOverload, given: tuple[Args, Kwargs], like: Callable[[Any], Any]) -> bool:
+    args, kwargs = pytree.tree_map(like, given)
     try:
-        given = pytree.tree_map(_hollow, (bare_args(args), bare_kwargs(kwargs)))
-        with not_listening(), torch.no_grad():
-            op(*given[0], **given[1])
+        op(*args, **kwargs)
     except NotImplementedError:  # the op has no kernel for tensors without data: nobody can tell
         return False
     except Exception:  # whatever the op raises: eager has raised it, too
@@ -82,3 +91,7 @@ def _hollow(value: Any) -> Any:
         return torch.device("meta") if isinstance(value, torch.device) else value
     shape, stride = value.shape, value.stride()
     return torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
+
+
+def _zeros(value: Any) -> Any:
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
