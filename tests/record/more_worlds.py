@@ -6,6 +6,7 @@ import enum
 import functools
 import math
 from array import array as array_of
+from collections import UserList
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -297,6 +298,24 @@ def items_of_its_own() -> World:
     return World(
         lambda x: x * config["beta"], [item(config.values, "beta", v) for v in (0.5, 0.75)]
     )
+
+
+def a_list_of_pythons_own() -> World:
+    rates = UserList([0.5])
+
+    def only(values):
+        rates.data[:] = values
+
+    return World(lambda x: x * sum(rates), [functools.partial(only, v) for v in ([1], [1, 2])])
+
+
+def a_name_from_a_module_that_a_line_imports() -> World:
+    def build(x):
+        from tests.record.settings import BETA
+
+        return x * BETA
+
+    return World(build, [setter(settings, "BETA", v) for v in (0.5, 0.75)])
 
 
 def a_branch() -> World:

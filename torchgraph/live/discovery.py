@@ -167,8 +167,9 @@ class _Search:
             for part, held in list(_of_method(value.__func__, value.__self__)):
                 self.visit(part, held, depth - 1)
         else:
-            if _is_users(type(value)) and type(value).__dictoffset__ and not callable(value):
-                self._keep(name, vars(value))
+            attributes = own(value)
+            if _is_users(type(value)) and type(attributes) is dict and not callable(value):
+                self._keep(name, attributes)
             self._keep_globals(value)
             for part, held in list(_named(value)):
                 self.visit(part, held, depth - 1)

@@ -14,6 +14,8 @@ class Root(enum.Enum):
     LOCAL = "local"
     FREE = "free"
     """A variable of a function around, or of this one that a function inside uses."""
+    MODULE = "module"
+    """A module that the line imports, by its name, with a dot for each level of a relative one."""
     RETURNED = "returned"
     """What a function returns that the line calls."""
 

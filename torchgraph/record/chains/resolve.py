@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Callable, Sequence
+from importlib.util import resolve_name
 from types import (
     FrameType,
     FunctionType,
@@ -81,7 +82,8 @@ def step_of(
     if isinstance(value, super):
         return _of_super(value, key)
     if isinstance(value, type):
-        if in_class(type(of_class(type(value), key)), "__set__"):
+        by = of_class(type(value), key)
+        if in_class(type(by), "__set__") and not isinstance(by, _SLOTS):
             return None  # a property of its metaclass
         found = of_class(value, key)
         return None if found is ABSENT else Lookup(found, value, class_path(value, key))
@@ -168,6 +170,15 @@ _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 def _gives_anew(descriptor: Any) -> bool:
     """Those of torch's objects and of arrays: tensors and views, another one each time."""
     return str(descriptor.__objclass__.__module__).partition(".")[0] in ("torch", "numpy")
+
+
+def imported(frame: FrameType, name: str) -> object:
+    """The module that a line imports; `ABSENT` where that comes first now."""
+    package = str(frame.f_globals.get("__package__") or "")
+    try:
+        return sys.modules.get(resolve_name(name, package), ABSENT)
+    except ImportError:  # no package, or too many dots: the line raises
+        return ABSENT
 
 
 def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[object], bool]) -> object:

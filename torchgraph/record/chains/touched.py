@@ -150,7 +150,7 @@ def unmoved_in(
 def look_at(value: object, use: Use, *, deep: bool) -> object:
     """What gives another value each time is never as it was."""
     proxy = type(value) in ProxyTypes  # which has every method
-    if isinstance(value, Iterator) and not proxy and Use.ITEMS <= use <= Use.OPERAND:
+    if issubclass(type(value), Iterator) and not proxy and Use.ITEMS <= use <= Use.OPERAND:
         return Never()
     if use < Use.NAMED and is_buffer(value) and type(look(value)) is Same:  # too large for a look
         return Never()

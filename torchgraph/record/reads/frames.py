@@ -8,6 +8,7 @@ returns instead, and all lines of a function count as run.
 from __future__ import annotations
 
 import collections
+import collections.abc
 import contextlib
 import copy
 import dataclasses
@@ -401,6 +402,8 @@ _READERS = {
 
 _OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distributions)
 """Modules whose functions and methods compute from attributes of objects that users make."""
+_ABSTRACT = collections.abc.Sequence.index.__code__.co_filename
+"""Its containers are read item by item: a `collections.UserList` is."""
 _CALL_ON = (os.path.dirname(torch.__file__), contextlib.__file__, functools.__file__)
 """Files of functions that give what they are called with to others, whose lines tell more."""
 _GO_INSIDE = frozenset({copy.__file__, dataclasses.__file__})
@@ -418,7 +421,8 @@ def _says_nothing(filename: str) -> bool:
 @functools.cache
 def _reads_objects(filename: str) -> bool:
     files = (module.__file__ or "" for module in _OF_OBJECTS)
-    return filename.startswith(tuple(one.removesuffix("__init__.py") for one in files))
+    folders = tuple(one.removesuffix("__init__.py") for one in files)
+    return filename.startswith((*folders, _ABSTRACT))
 
 
 def _is_library(frame: FrameType) -> bool:

@@ -96,7 +96,7 @@ def _is_returned(chain: Chain) -> bool:
 
 
 def _begins_at(chain: Chain, variables: set[str]) -> bool:
-    if chain.root is not Root.GLOBAL and chain.name in variables:
+    if chain.root not in (Root.GLOBAL, Root.MODULE) and chain.name in variables:
         return True
     keys = (step.key for step in chain.steps if isinstance(step.key, Chain))
     return any(_begins_at(key, variables) for key in keys)

@@ -33,7 +33,7 @@ from ..chains.behind import is_iterator, is_users
 from ..chains.chains import EACH, Chain, ChainStep, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
 from ..chains.items import Items
-from ..chains.resolve import Source, leads_to
+from ..chains.resolve import Source, imported, leads_to
 from ..chains.touched import Counts, Met, RowKey, Touches
 from ..host.trees import Trees
 from ..tape.acted import Acted
@@ -234,7 +234,9 @@ class NameWatch:
         self._once.add(at)
         self._walk.stand(frame, line)
         for chain, use in chains:
-            if chain.root is not Root.GLOBAL:
+            if chain.root is Root.MODULE:
+                self._walk.walk(chain, use, imported(frame, chain.name), [])
+            elif chain.root is not Root.GLOBAL:
                 self._variable(frame, chain, use)
             elif not again or any(step.is_open for step in chain.steps):
                 self._global(frame, chain, use)

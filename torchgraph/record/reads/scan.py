@@ -182,7 +182,20 @@ class Scan:
         elif name == "PUSH_NULL":
             self._stack.append(None)
         else:
-            return self._moves(ins)
+            return self._imports(ins) or self._moves(ins)
+        return True
+
+    def _imports(self, ins: dis.Instruction) -> bool:
+        """Run an instruction of ``from module import name``."""
+        if ins.opname == "IMPORT_FROM":
+            self._stack.append(self._then(self._peek(1), False, ins.argval))
+        elif ins.opname == "IMPORT_NAME":
+            level, names = self._take(2)
+            dots = "." * getattr(level, "value", 0)
+            named = getattr(names, "value", None) is not None
+            self._stack.append(Chain(Root.MODULE, dots + ins.argval) if named else None)
+        else:
+            return False
         return True
 
     def _moves(self, ins: dis.Instruction) -> bool:
