@@ -151,6 +151,19 @@ def test_a_parameter_outside_the_graph():
         graph(*data())
 
 
+def test_a_parameter_that_build_makes():
+    model, optimizer = made()
+
+    class Grows(Train):
+        def build(self, x):
+            self.model.first = nn.Linear(model.first.in_features, model.first.out_features)
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+            return super().build(x)
+
+    with pytest.raises(errors.ParameterOutsideGraph, match="make it before the call"):
+        Grows(model, optimizer)(*data())
+
+
 def test_one_parameter_in_two_optimizers():
     model, optimizer = made()
     graph = Train(model, optimizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -187,6 +188,32 @@ def test_a_param_group_is_added():
         return Loop(step, [model, more, optimizer], {6: add})
 
     assert_as_eager(make, pairs(12), replayed=6)
+
+
+@pytest.mark.parametrize(("every", "replayed"), [(1, 0), (5, 2)])
+def test_the_step_makes_a_layer_and_trains_it(every, replayed):
+    """The optimizer knows parameters that were not there as the call began."""
+
+    def make():
+        model = mlp()
+        optimizer, calls = torch.optim.SGD(model.parameters(), lr=0.1), [0]
+
+        def step(x, y):
+            calls[0] += 1
+            if calls[0] % every == 0:
+                model[-1] = nn.Linear(model[-1].in_features, 1)
+                optimizer.param_groups[0]["params"][2:] = model[-1].parameters()
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Loop(step, [model, optimizer, calls])
+
+    warned = pytest.warns(tg.errors.EagerWarning, match="a parameter that the step has made")
+    with warned if every == 1 else nullcontext():
+        assert_as_eager(make, pairs(8), replayed)
 
 
 def test_another_size_of_batch_has_its_own_program():

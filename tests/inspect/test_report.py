@@ -330,6 +330,13 @@ def test_evaluation():
     assert "Branches" not in str(report)
 
 
+def test_of_a_transform_that_makes_tensors_of_numbers():
+    graph = Function(lambda x: torch.func.vmap(lambda row: row.sum() * 1.0)(x))
+    for _ in range(3):
+        graph(torch.ones(4, 6))
+    assert graph.report().precision == ()
+
+
 def test_text(report):
     text = str(report)
     assert "\x1b" not in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import enum
 import functools
 import math
@@ -347,3 +349,51 @@ def bytes_and_arrays() -> World:
             item(raw, 0, 3),
         ],
     )
+
+
+# Functions in functions that nothing of the user's leads to: a library holds and calls them.
+
+
+def a_context_manager_of_a_generator() -> World:
+    held = {"beta": 0.5}
+
+    @contextlib.contextmanager
+    def scaled():
+        yield held["beta"]
+
+    def build(x):
+        with scaled() as beta:
+            return x * beta
+
+    return World(build, [item(held, "beta", v) for v in (0.5, 0.75)])
+
+
+def the_default_of_a_dict() -> World:
+    held = {"beta": 0.5}
+    table: Any = collections.defaultdict(lambda: held["beta"])
+    return World(
+        lambda x: (x * table["x"], table.clear())[0],
+        [item(held, "beta", v) for v in (0.5, 0.75)],
+    )
+
+
+def a_cached_property() -> World:
+    held = {"beta": 0.5}
+
+    class Config:
+        @functools.cached_property
+        def beta(self):
+            return held["beta"]
+
+    return World(lambda x: x * Config().beta, [item(held, "beta", v) for v in (0.5, 0.75)])
+
+
+def a_function_of_autograd() -> World:
+    held = {"beta": 0.5}
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * held["beta"]
+
+    return World(lambda x: Scaled.apply(x), [item(held, "beta", v) for v in (0.5, 0.75)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -56,6 +55,8 @@ def _name(node: fx.Node) -> str:
 
 
 def _source(node: fx.Node) -> str:
-    source: Any = node.args[0]
+    source = node.args[0]
+    if not isinstance(source, fx.Node):
+        return ""  # a number, which torch.func's transforms make a tensor of
     before, after = source.meta["val"].dtype, node.meta["val"].dtype
     return "" if before is after else str(before).removeprefix("torch.")

@@ -227,7 +227,16 @@ class Step:
         return any(map(is_script, self.modules.values()))
 
     def parameter_fqn(self, parameter: torch.Tensor) -> str:
-        """The name of a parameter of the Graph."""
+        """The name of a parameter of the Graph.
+
+        Raises:
+            ParameterOutsideGraph: it has come since the step was looked through.
+        """
+        if id(parameter) not in self.index:
+            raise ParameterOutsideGraph(
+                f"An optimizer updates a parameter of shape {tuple(parameter.shape)} that build "
+                "has made: make it before the call."
+            )
         return self.leaves[self.index[id(parameter)]].fqn
 
     def parameter_groups(self) -> Iterator[ParameterGroup]:

@@ -328,6 +328,8 @@ class NameWatch:
     def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: object) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
         functions = self.frames.functions()
+        if not all(cell.within(functions) for cell in self._ledger.cells()):
+            functions += self.frames.nameless()
         self._walk.led.clear()
         self._lists.clear()
         self._walk.frame = None

@@ -106,6 +106,11 @@ class OwnSteps:
             self._begin(optimizer)
         self._check(optimizer)
         self.began, self._recorder.strict = True, False  # an update is not taken back
+        if not self._knows(optimizer):
+            self._recorder.give_up(
+                f"{type(optimizer).__name__} updates a parameter that the step has made",
+                passing=True,
+            )
         args, kwargs = self._with_closure(optimizer, args[1:], dict(kwargs))
         self._running.append((optimizer, self._around(optimizer)))
         return (optimizer, *args), kwargs
@@ -135,6 +140,11 @@ class OwnSteps:
                 f"a scheduler of {name} steps before {name}.step(){at}: call scheduler.step() "
                 "after the last optimizer.step()"
             )
+
+    def _knows(self, optimizer: Optimizer) -> bool:
+        """False where its parameters are not those that it had as the step began."""
+        own = (p for group in optimizer.param_groups for p in group["params"])
+        return all(id(p) in self._step.index for p in own if p.grad is not None)
 
     def _around(self, optimizer: Optimizer) -> ExitStack:
         stack = ExitStack()
