@@ -168,5 +168,5 @@ def a_stream(path):
 
 @case(said=r"do not repeat what it logs: tqdm.update\(\)|writes the attribute bar\.")
 def a_progress_bar(path):
-    bar = pytest.importorskip("tqdm").tqdm(total=20, file=StringIO())
+    bar = pytest.importorskip("tqdm").tqdm(total=20, file=StringIO(), mininterval=3600)
     return does(lambda: bar.update(1))
