@@ -7,6 +7,7 @@ import datetime
 import decimal
 import json
 import math
+import pickle
 import statistics
 import warnings
 from collections import deque
@@ -175,6 +176,7 @@ TAKEN = {
     "json": lambda n: json.dumps({"n": n}),
     "caught": caught,
     "Decimal": decimal.Decimal,
+    "pickle": pickle.dumps,
     "timedelta": lambda n: datetime.timedelta(seconds=n),
     "mean": lambda n: statistics.mean([n, 1]),
     "text": lambda n: f"{n:03d} {n} {n!r}",

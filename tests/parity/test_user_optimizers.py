@@ -241,6 +241,53 @@ def test_numbers_that_move_in_a_step_that_takes_its_own_update(make, replays):
     assert losses[0] == losses[1]
 
 
+class Wraps(torch.optim.Optimizer):
+    """The groups and the state are those of another optimizer, whose step is a part of its own."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner, self.state = inner, inner.state
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.mul_(1 - group["lr"] * 0.01)
+        self.inner.step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.sign(), alpha=-group["lr"] * 0.1)
+            group["lr"] *= 0.99
+
+
+@pytest.mark.parametrize(("held", "replays"), [(False, 6), (True, 7)])
+def test_an_optimizer_that_shares_its_groups_with_one_it_wraps(held, replays):
+    """``held``: the step names the inner one, too."""
+    found = []
+    for form in (lambda step: step, tg.step):
+        torch.manual_seed(0)
+        model = Mlp()
+        optimizer = Wraps(torch.optim.AdamW(model.parameters(), lr=0.1))
+        group = optimizer.param_groups[0]
+
+        def step(x, y, model=model, optimizer=optimizer, inner=optimizer.inner if held else None):
+            (inner or optimizer).zero_grad()
+            loss = cross_entropy(model, x, y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        made, seen = form(step), []
+        with counters.expect(replays=replays if made is not step else 0):
+            for number, batch in enumerate(batches(Mlp, 10)):
+                if number == 6:
+                    group["lr"] *= 0.5
+                    group["weight_decay"] = 0.1
+                seen.append((made(*batch).item(), group["lr"], group["weight_decay"]))
+        found.append(seen)
+    assert found[0] == found[1]
+
+
 def test_two_optimizers_each_with_its_parameters():
     def make():
         model = Mlp()

@@ -128,6 +128,8 @@ class Step:
     replicas: Replicas = field(default_factory=Replicas)
     """Who averages its gradients over ranks."""
     _names: set[StateName] = field(default_factory=set)
+    _held: set[int] = field(default_factory=set)
+    """By identity, the param groups and slots that have names."""
 
     @classmethod
     def scan(
@@ -367,8 +369,9 @@ class Step:
                     )
 
     def _scan_optimizer(self, number: int, optimizer: torch.optim.Optimizer) -> None:
+        """What an optimizer shares with one that it wraps has one name: it has one value."""
         for index, group in enumerate(optimizer.param_groups):
-            for key, value in group.items():
+            for key, value in () if self._is_known(group) else group.items():
                 if key != "params":
                     self._scan_value(names.setting(number, index, key), group, (key,), value)
         state: Mapping[Any, object] = optimizer.state  # torch types the keys as tensors
@@ -382,8 +385,13 @@ class Step:
             if not isinstance(slots, dict):
                 what = f"optimizer.{number}.state.{name} is a {type(slots).__name__}"
                 raise GraphError(f"{what}, not a dict of slots.")
-            for slot, value in slots.items():
+            for slot, value in () if self._is_known(slots) else slots.items():
                 self._scan_value(names.slot(number, name, slot), slots, (slot,), value)
+
+    def _is_known(self, held: object) -> bool:
+        known = id(held) in self._held
+        self._held.add(id(held))
+        return known
 
     def _scan_scaler(self, scaler: Scaler | None) -> None:
         if scaler is None:

@@ -245,7 +245,8 @@ class _Arithmetic:
         return other // self, other % self
 
     def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[object]]:
-        if _followed.get() is None:  # in the user's own lines: no pickle of it is that of an int
+        if _followed.get() is None or getattr(self.node.writer, "follows", False):
+            # In the user's own lines: no pickle of it is that of an int.
             raise TypeError("a number that moves is pickled")
         value = self.node.exact()
         return type(value), (value,)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...ir.names import is_number, number_of
+from ...ir.names import is_number
 from ...live.places import assign
 from ...live.step import Leaf, Step
 from ..ops.recorder import Recorder
@@ -99,7 +99,8 @@ class Numbers:
 
     @contextmanager
     def _put(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
-        places = list(self._places(optimizers))
+        around = dict(self.holders)  # of an optimizer whose step calls that of another
+        places = [one for one in self._places(optimizers) if id(one[1].root) not in around]
         nested = [(leaf.root, leaf.path[0]) for _, leaf in places if len(leaf.path) > 1]
         containers = [(root, key, root[key]) for root, key in nested]
         for position, leaf in places:
@@ -110,13 +111,14 @@ class Numbers:
             yield
         finally:
             self.holders.clear()
+            self.holders.update(around)
             for position, leaf in places:
                 self._take_back(position, leaf)
             for root, key, before in containers:
                 if _same(number.bare(root.get(key)), number.bare(before)):
                     root[key] = before
             for optimizer in () if self._recorder.follows else optimizers:
-                _sweep(optimizer)
+                _sweep(optimizer, around)
 
     def accept(self, optimizer: torch.optim.Optimizer) -> None:
         """A scheduler has moved numbers of ``optimizer``, and does so after each run."""
@@ -129,10 +131,11 @@ class Numbers:
             self._meet(position, leaf)
 
     def _places(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[tuple[int, Leaf]]:
-        known = enumerate(self._step.optimizers)
-        wanted = {n for n, own in known if any(own is one for one in optimizers)}
+        """Those that lie with these optimizers, under whichever one's name they are leaves."""
+        held = [part for one in optimizers for part in (*one.param_groups, *one.state.values())]
+        wanted = set(map(id, held))
         for position, leaf in enumerate(self._step.leaves):
-            if isinstance(leaf.value, torch.Tensor) or number_of(leaf.fqn) not in wanted:
+            if isinstance(leaf.value, torch.Tensor) or id(leaf.root) not in wanted:
                 continue
             if _is_there(leaf):
                 yield position, leaf
@@ -199,9 +202,10 @@ def _another(value: object) -> object:
     return value if node is None else number.again(node)
 
 
-def _sweep(optimizer: torch.optim.Optimizer) -> None:
-    """New numbers of param groups and state are plain ones again."""
-    pending: list[Any] = [*optimizer.param_groups, *optimizer.state.values()]
+def _sweep(optimizer: torch.optim.Optimizer, around: Collection[int] = ()) -> None:
+    """New numbers of param groups and state are plain ones again; not in those ``around``."""
+    held = (*optimizer.param_groups, *optimizer.state.values())
+    pending: list[Any] = [part for part in held if id(part) not in around]
     while pending:
         holder = pending.pop()
         for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):

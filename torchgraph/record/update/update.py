@@ -171,7 +171,7 @@ def mark_gradient(mark: OpOverload, parameter: torch.Tensor, fqn: str) -> None:
 def noting_step(
     step: Step, recorder: Recorder, trail: Trail, optimizer: torch.optim.Optimizer
 ) -> Iterator[None]:
-    """Note which part of the tape is the step of ``optimizer``."""
+    """Note which part of the tape is the step of ``optimizer``: where one wraps another, its."""
     tape, find = recorder.tape, recorder.memory.find
     gradients = {
         step.parameter_fqn(parameter): find(parameter.grad)
@@ -180,12 +180,12 @@ def noting_step(
         if parameter.grad is not None
     }
     known = {name: index for name, index in gradients.items() if index is not None}
-    start, values = len(tape.entries), len(tape.layouts)
+    start, values, noted = len(tape.entries), len(tape.layouts), len(tape.steps)
     with nullcontext() if runs_users_code(optimizer) else trail.from_one_line():
         yield
     name = type(optimizer).__name__.lower()
     now = len(tape.entries), len(tape.layouts)
-    if now[0] > start:
+    if now[0] > start and len(tape.steps) == noted:
         tape.steps.append(OptimizerStep(name, start, now[0], values, now[1], known))
 
 
