@@ -1,5 +1,6 @@
 """Optimizers that users write: what ``step`` does with tensors and numbers, as eager does."""
 
+import copy
 import math
 
 import pytest
@@ -286,6 +287,72 @@ def test_an_optimizer_that_shares_its_groups_with_one_it_wraps(held, replays):
                 seen.append((made(*batch).item(), group["lr"], group["weight_decay"]))
         found.append(seen)
     assert found[0] == found[1]
+
+
+class Graft:
+    """A slot of its own, as second-order methods have."""
+
+    def __init__(self, parameter):
+        self.momentum = torch.zeros_like(parameter)
+
+
+class Grafts(torch.optim.Optimizer):
+    """Slots that are objects with tensors."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state["graft"] = Graft(parameter)
+            momentum = state["graft"].momentum.mul_(0.9).add_(parameter.grad)
+            parameter.add_(momentum, alpha=-0.1)
+
+
+class CountsInState(torch.optim.Optimizer):
+    """A tensor in the state itself, as MADGRAD has."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        self.state["k"] = torch.tensor(0)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad * 0.1 / (1 + self.state["k"]))
+        self.state["k"] += 1
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
+@pytest.mark.parametrize(("kind", "served"), [(Grafts, True), (CountsInState, False)])
+def test_what_an_optimizer_loads_in_the_middle(kind, served):
+    found = []
+    for form in (lambda step: step, tg.step):
+        torch.manual_seed(0)
+        model = Mlp()
+        optimizer = kind(model.parameters())
+
+        def step(x, y, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = cross_entropy(model, x, y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        made, seen = form(step), []
+        if made is not step:
+            made.config.set_look_again("off")
+            made.config.set_fallback("eager")
+        for number, batch in enumerate(batches(Mlp, 10)):
+            if number == 5:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            seen.append(made(*batch).item())
+        found.append(seen)
+    assert found[0] == found[1]
+    assert (made.report().calls.programs > 0) == served
 
 
 def test_two_optimizers_each_with_its_parameters():

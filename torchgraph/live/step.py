@@ -19,7 +19,7 @@ from .._torch.modules import buffers_of, hooks_of, parameters_of
 from .._torch.optimizers import scaler_attribute, step_hooks
 from ..amp import Scaler, StaticGradScaler
 from ..distributed.replicas import Replicas
-from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
+from ..errors import ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import Classes, Name, OwnState, Scripts, is_script, plain_key, shadows
 from ..guards.sharing import Relation, relations
 from ..ir import names
@@ -114,13 +114,15 @@ class Step:
     moving: set[int] = field(default_factory=set)
     """The leaves that lie there."""
     objects: list[tuple[str, object]] = field(default_factory=list)
-    """What param groups hold besides tensors, numbers and plain values."""
+    """What param groups and states hold besides tensors, numbers and plain values."""
     without_storage: list[tuple[str, str]] = field(default_factory=list)
     """(fqn, layout) of sparse and nested buffers, which are no leaves."""
     lazy: bool = False
     """True while a lazy module waits for its first call: then a tensor is none yet."""
     opaque: list[tuple[str, str]] = field(default_factory=list)
     """(fqn, class) of subclasses with a dispatch of their own; buffers among them are no leaves."""
+    slotless: list[tuple[str, str]] = field(default_factory=list)
+    """(name, class) of what lies in the state of an optimizer and is no dict of slots."""
     flags: Flags = field(default_factory=lambda: Flags(()))
     """Which tensors required gradients when the step began."""
     shared: frozenset[Relation] = frozenset()
@@ -220,6 +222,12 @@ class Step:
             return (
                 f"{fqn} is a {kind}, a tensor with a dispatch of its own, and a program holds "
                 "plain tensors only: keep what it is made of"
+            )
+        if self.slotless:
+            name, kind = self.slotless[0]
+            return (
+                f"{name} is a {kind}, and a program knows dicts of slots only: keep it in a param "
+                "group or in an attribute of the optimizer"
             )
         return ""
 
@@ -383,8 +391,8 @@ class Step:
             else:
                 name = str(key)
             if not isinstance(slots, dict):
-                what = f"optimizer.{number}.state.{name} is a {type(slots).__name__}"
-                raise GraphError(f"{what}, not a dict of slots.")
+                self.slotless.append((f"optimizer.{number}.state.{name}", type(slots).__name__))
+                continue
             for slot, value in () if self._is_known(slots) else slots.items():
                 self._scan_value(names.slot(number, name, slot), slots, (slot,), value)
 
@@ -442,7 +450,7 @@ class Step:
                 self._scan_value(fqn.below(key), root, (*path, key), item)
         elif isinstance(value, _STATIC):
             self.statics.append(Static(fqn, root, path, value))
-        elif fqn.kind is names.NameKind.SETTING:
+        else:
             self.objects.append((fqn, value))
 
 

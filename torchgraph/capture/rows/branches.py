@@ -41,6 +41,8 @@ class Lookouts:
                 needed.insert(0, entry)
                 wanted |= {ref.index for ref in refs((entry.args, entry.kwargs))}
         read = wanted.intersection(row.inputs)
+        if not {i for entry in needed for i in flat(entry.outs)}.issuperset(looked_at):
+            return False  # it is nothing that the row computes
         if not read <= counters or self._has_views(wanted, row.entries):
             return False
         if not all(map(self._has_copy, needed)):

@@ -205,7 +205,7 @@ def _another(value: object) -> object:
 def _sweep(optimizer: torch.optim.Optimizer, around: Collection[int] = ()) -> None:
     """New numbers of param groups and state are plain ones again; not in those ``around``."""
     held = (*optimizer.param_groups, *optimizer.state.values())
-    pending: list[Any] = [part for part in held if id(part) not in around]
+    pending: list[Any] = [one for one in held if isinstance(one, dict) and id(one) not in around]
     while pending:
         holder = pending.pop()
         for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
