@@ -176,6 +176,9 @@ def test_a_model_that_has_grown_is_looked_at_again():
 
 
 CALLS = ContextVar("CALLS", default=0)
+LAYER = nn.Linear(3, 1)
+OPTIMIZER = torch.optim.SGD(LAYER.parameters(), lr=0.1)
+TEXTS = {"loss": "loss = out.sum()"}
 
 
 def asks_a_clock(x):
@@ -193,6 +196,20 @@ def catches(x):
     return x * 2
 
 
+def runs_text(x):
+    """In one line: its globals, in which it puts a tensor, are others in each call."""
+    # fmt: off
+    space = {"out": LAYER(x)}; exec(TEXTS["loss"], space); descend(space["loss"])  # noqa: E702
+    # fmt: on
+    return space["loss"]
+
+
+def descend(loss):
+    OPTIMIZER.zero_grad()
+    loss.backward()
+    OPTIMIZER.step()
+
+
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
 @pytest.mark.parametrize(
     ("function", "reason"),
@@ -200,10 +217,11 @@ def catches(x):
         (asks_a_clock, Reason.PROCESS),
         (leaves_a_setting, Reason.PROCESS),
         (catches, Reason.RAISES),
+        (runs_text, Reason.STRUCTURE),
     ],
 )
 def test_a_reason_says_what_stands_in_the_way(function, reason):
     step = tg.step(function)
-    for _ in range(12):
+    for _ in range(24):
         step(torch.ones(3))
     assert {one.reason for one in step.report().calls.eager} == {reason}

@@ -260,6 +260,12 @@ class Recordings:
                 Reason.LAYOUT,
                 f"each call leaves {outcome.relaid} in another shape, layout or memory than before",
             )
+        elif lesson.idles and outcome.strays:
+            place = outcome.strays[0].name
+            at = "" if place.where is None else f" (at {place.where})"
+            why = f"each call puts tensors into {place.shown}{at}, and none has before"
+            self._stay_eager(known, Reason.STRUCTURE, why)
+            known.wait()
 
     def _unlearnt(self, lesson: Lesson) -> None:
         """Nothing was written down of a call; where others may be, a few more are tried."""
