@@ -218,26 +218,32 @@ def test_programs_that_ten_steps_need(make, captures, replays):
         assert_parity(setup(Mlp, make), batches(Mlp, 10))
 
 
+def of_its_own(form, make):
+    """A step that takes its own update, and its optimizer."""
+    torch.manual_seed(0)
+    model = Mlp()
+    optimizer = make(model.parameters())
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = cross_entropy(model, x, y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    made = form(step)
+    torch.manual_seed(3)
+    return made, optimizer
+
+
 @pytest.mark.parametrize(
     ("make", "replays"), [(CountsInPython, 7), (LateSharedCounter, 7), (StateInGroups, 8)]
 )
 def test_numbers_that_move_in_a_step_that_takes_its_own_update(make, replays):
     losses = []
     for form in (lambda step: step, tg.step):
-        torch.manual_seed(0)
-        model = Mlp()
-        optimizer = make(model.parameters())
-
-        def step(x, y, model=model, optimizer=optimizer):
-            optimizer.zero_grad()
-            loss = cross_entropy(model, x, y)
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        made = form(step)
-        torch.manual_seed(3)
-        with counters.expect(replays=replays if made is not step else 0):
+        made, _ = of_its_own(form, make)
+        with counters.expect(replays=replays if form is tg.step else 0):
             losses.append([made(*batch).item() for batch in batches(Mlp, 10)])
     assert losses[0] == losses[1]
 
@@ -331,26 +337,15 @@ class CountsInState(torch.optim.Optimizer):
 def test_what_an_optimizer_loads_in_the_middle(kind, served):
     found = []
     for form in (lambda step: step, tg.step):
-        torch.manual_seed(0)
-        model = Mlp()
-        optimizer = kind(model.parameters())
-
-        def step(x, y, model=model, optimizer=optimizer):
-            optimizer.zero_grad()
-            loss = cross_entropy(model, x, y)
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        made, seen = form(step), []
-        if made is not step:
+        made, optimizer = of_its_own(form, kind)
+        if form is tg.step:
             made.config.set_look_again("off")
             made.config.set_fallback("eager")
+        found.append([])
         for number, batch in enumerate(batches(Mlp, 10)):
             if number == 5:
                 optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-            seen.append(made(*batch).item())
-        found.append(seen)
+            found[-1].append(made(*batch).item())
     assert found[0] == found[1]
     assert (made.report().calls.programs > 0) == served
 
