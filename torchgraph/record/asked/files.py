@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import pathlib
 import stat
 import sys
 import threading
@@ -20,6 +22,8 @@ from .lines import line
 
 _Path = Any
 _TELLS = ("stat", "lstat", "access", "readlink")
+_HOLDERS: tuple[Any, ...] = (os, *filter(None, [getattr(pathlib, "_NormalAccessor", None)]))
+"""Until Python 3.10 pathlib keeps the functions of `os` for itself."""
 _LISTS = ("listdir", "scandir")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime", "os.link")
@@ -54,9 +58,11 @@ class Files:
         try:
             with ExitStack() as stack:
                 stack.enter_context(_events())
-                for name in (*_TELLS, "getcwd"):
-                    patched = self._telling(name, getattr(os, name))
-                    stack.enter_context(mock.patch.object(os, name, patched))
+                for holder, name in itertools.product(_HOLDERS, (*_TELLS, "getcwd")):
+                    if name in vars(holder):
+                        told: Any = self._telling(name, getattr(holder, name))
+                        told = staticmethod(told) if isinstance(holder, type) else told
+                        stack.enter_context(mock.patch.object(holder, name, told))
                 yield
         finally:
             _running.files = outer
