@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import copy
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from torch import nn
 
 from torchgraph._torch import below_autograd
 from torchgraph._torch.surroundings import ambient
+from torchgraph.errors import SlowGuardsWarning
 from torchgraph.guards import Guards
 from torchgraph.live.inputs import Call
 from torchgraph.replay.replay import Replay
@@ -46,7 +48,8 @@ FORMS = ("compiled", "python")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the table, write the JSON and return what it holds."""
     args = _arguments(argv)
-    with command.threads(args.threads):
+    with command.threads(args.threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SlowGuardsWarning)  # beside a program that does nothing
         result = _run(args)
     console = command.shown(result, _table(result))
     form, measured = next(iter(result["forms"].items()))
