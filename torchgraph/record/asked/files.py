@@ -22,8 +22,9 @@ from .lines import line
 
 _Path = Any
 _TELLS = ("stat", "lstat", "access", "readlink")
-_HOLDERS: tuple[Any, ...] = (os, *filter(None, [getattr(pathlib, "_NormalAccessor", None)]))
-"""Until Python 3.10 pathlib keeps the functions of `os` for itself."""
+_KEPT = [one for one in vars(pathlib).values() if isinstance(one, type) and "stat" in vars(one)]
+_HOLDERS: tuple[Any, ...] = (os, *(one for one in _KEPT if vars(one)["stat"] is os.stat))
+"""Until Python 3.10 pathlib keeps the functions of `os` for itself, in a class."""
 _LISTS = ("listdir", "scandir")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime", "os.link")
