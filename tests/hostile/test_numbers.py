@@ -48,34 +48,26 @@ def a_global():
     return Play(step, before={0: lambda: change(1.0), 5: lambda: change(2.0)}, calls=singles())
 
 
+def scaled_by(factor, start=""):
+    """A step that another module scales by a global of its own, as an expression reads it."""
+    other = module_of(f"{start}\ndef scaled(x):\n    return x * {factor}\n")
+    change = {5: lambda: setattr(other, "factor", 2.0)}
+    return Play(lambda x: other.scaled(x), before=change, calls=singles())
+
+
 @case
 def a_global_of_another_module():
-    other = module_of("factor = 1.0\ndef scaled(x):\n    return x * factor\n")
-    return Play(
-        lambda x: other.scaled(x),
-        before={5: lambda: setattr(other, "factor", 2.0)},
-        calls=singles(),
-    )
+    return scaled_by("factor", "factor = 1.0")
 
 
 @case
 def a_global_that_appears_later():
-    other = module_of("def scaled(x):\n    return x * globals().get('factor', 1.0)\n")
-    return Play(
-        lambda x: other.scaled(x),
-        before={5: lambda: setattr(other, "factor", 2.0)},
-        calls=singles(),
-    )
+    return scaled_by("globals().get('factor', 1.0)")
 
 
 @case
 def a_global_by_its_name():
-    other = module_of("factor = 1.0\ndef scaled(x):\n    return x * globals()['factor']\n")
-    return Play(
-        lambda x: other.scaled(x),
-        before={5: lambda: setattr(other, "factor", 2.0)},
-        calls=singles(),
-    )
+    return scaled_by("globals()['factor']", "factor = 1.0")
 
 
 @case

@@ -82,19 +82,19 @@ def _layout() -> ImplOffsets:
     impl = _place_of(address, id(tensor), type(tensor).__basicsize__)
     storage = _place_of(storage_id(tensor), address, _IMPL)
     start = _place_of(tensor.data_ptr(), storage_id(tensor), _STORAGE)
-    autograd = _autograd()
+    autograd, metadata, dimensions = _autograd(), _metadata(), _dimensions()
     return ImplOffsets(
         impl,
         autograd,
-        _metadata(),
+        metadata,
         _history(autograd),
         *_gradient(autograd),
         _no_view(autograd),
         _offset(),
-        *_dimensions(),
+        *dimensions,
         storage,
         start,
-        *_unset(),
+        *_unset(metadata, dimensions[-1]),
     )
 
 
@@ -147,10 +147,10 @@ def _metadata_within(size: int) -> Span:
     return begin, end
 
 
-def _unset() -> tuple[int, int]:
+def _unset(metadata: Span, dims: int) -> tuple[int, int]:
     """The bits that differ between tensors made alike, in memory that was all zeros or all ones."""
-    begin, end = _metadata()
-    shape = (2,) * _dimensions()[2]  # no room for more dimensions, which nobody sets either
+    begin, end = metadata
+    shape = (2,) * dims  # no room for more dimensions, which nobody sets either
     known = _words(addresses([torch.zeros(shape, device="cpu")])[0] + begin, end - begin)
     found = [0] * len(known)
     for value in (0, 255):

@@ -7,7 +7,7 @@ holds it, so that each later call can see what is there now.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -379,7 +379,7 @@ class Step:
     def _scan_optimizer(self, number: int, optimizer: torch.optim.Optimizer) -> None:
         """What an optimizer shares with one that it wraps has one name: it has one value."""
         for index, group in enumerate(optimizer.param_groups):
-            for key, value in () if self._is_known(group) else group.items():
+            for key, value in self._unnamed(group):
                 if key != "params":
                     self._scan_value(names.setting(number, index, key), group, (key,), value)
         state: Mapping[Any, object] = optimizer.state  # torch types the keys as tensors
@@ -393,13 +393,15 @@ class Step:
             if not isinstance(slots, dict):
                 self.slotless.append((f"optimizer.{number}.state.{name}", type(slots).__name__))
                 continue
-            for slot, value in () if self._is_known(slots) else slots.items():
+            for slot, value in self._unnamed(slots):
                 self._scan_value(names.slot(number, name, slot), slots, (slot,), value)
 
-    def _is_known(self, held: object) -> bool:
-        known = id(held) in self._held
+    def _unnamed(self, held: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+        """What a param group or slots hold; nothing where another optimizer has named it."""
+        if id(held) in self._held:
+            return ()
         self._held.add(id(held))
-        return known
+        return held.items()
 
     def _scan_scaler(self, scaler: Scaler | None) -> None:
         if scaler is None:
