@@ -160,8 +160,11 @@ class Graph(Bucketing, Shown):
             )
         if is_listening() or is_tracing() or building():
             raise NestedGraph(f"{self._graph_name} is called inside the build of another Graph.")
-        with self._turns.lock, self._telling():
-            return self._run_step(args, kwargs)
+        with self._turns.lock:
+            if self._block_tree.is_silent:
+                return self._run_step(args, kwargs)
+            with self._telling():
+                return self._run_step(args, kwargs)
 
     @checked
     def sync(self) -> None:

@@ -24,8 +24,14 @@ from .listening import not_listening
 _saved_tensors_hooks = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_is_tracing: None
 )
-_mkldnn = torch._C._get_mkldnn_enabled
-_attention = [
+_switches: list[Callable[[], object]] = [
+    torch.is_grad_enabled,
+    torch.is_inference_mode_enabled,
+    torch.get_default_dtype,
+    torch._C._get_deterministic_algorithms,
+    torch._C._get_mkldnn_enabled,
+]
+_switches += [
     getattr(torch._C, name)
     for name in (
         "_get_flash_sdp_enabled",
@@ -36,7 +42,7 @@ _attention = [
     )
     if hasattr(torch._C, name)
 ]
-"""The switches by which scaled_dot_product_attention chooses its kernel."""
+"""Those of all ops, and those by which scaled_dot_product_attention chooses its kernel."""
 _einsum: dict[str, object] = vars(getattr(opt_einsum, "m", opt_einsum))
 
 
@@ -52,16 +58,11 @@ def ambient() -> tuple[object, ...]:
     """
     hooks = _saved_tensors_hooks(False)
     switches: tuple[object, ...] = (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
+        *[asked() for asked in _switches],
         function_modes() and torch.get_default_device(),
         any(global_hooks) and tuple(key for hooks in global_hooks for key in hooks),
         hooks and tuple(map(_recipe, hooks)),
         unfollowed(),
-        _mkldnn(),
-        *[enabled() for enabled in _attention],
         mha._is_fastpath_enabled,
         _einsum.get("enabled"),
         _einsum.get("strategy"),

@@ -34,9 +34,8 @@ class Bucketing(Again):
             weakly(self._captured),
         )
 
-    def _run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        returned = super()._run_step(args, kwargs)
-        return returned if self.config.options.buckets is None else self._padder.cut(returned)
+    def _without_padding(self, returned: Any) -> Any:
+        return self._padder.cut(returned)
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
         options = self.config.options

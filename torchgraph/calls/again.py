@@ -124,7 +124,7 @@ class Again(Running):
     def _program_of_step(self, record: Record, call: Call) -> Replay | None:
         """The program that serves a step again; None for a step that runs in eager."""
         found = self._program_for(call)
-        if found is None or self._has_gradients(found) or self._recordings.doubts(found, call):
+        if found is None or self._has_gradients(found) or found.is_doubted_by(call):
             return None
         if found.code.regions and not record.ran_compiled(found):
             return self._on_aten(found)

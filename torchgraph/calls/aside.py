@@ -97,7 +97,7 @@ class Aside(Compiling):
         The next other batch confirms it, by another such step.
         """
         found = self._program_for(call)
-        if found is not None and self._recordings.doubts(found, call):
+        if found is not None and found.is_doubted_by(call):
             with self._kept(call) as step:
                 self._recordings.learn(
                     self._recordings.take(self._key(call), step, call, self.config.options)

@@ -98,8 +98,9 @@ class Fallback:
 
     def raises(self, options: Options) -> bool:
         """Whether a step that no program can hold is an error: in the first two calls alone."""
-        ran = self.recorded + self._eager.total()
-        return options.fallback == "error" and not self._late and ran < 2
+        if self._late or options.fallback != "error":
+            return False
+        return self.recorded + self._eager.total() < 2
 
     def say(self, why: str, about: str, kind: type[EagerWarning], fix: str = "") -> None:
         """Why a step runs in eager; once for whatever signature, and once about ``about``."""

@@ -6,7 +6,9 @@ it is known that no program serves such calls, the function runs, and next to no
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from ..structure.ended import with_ends
 from .lessons import Signature
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+_is_tensor = partial(operator.is_, torch.Tensor)
 _SMALL = 1 << 14
 """Elements of a result that is copied at once: to ask whose memory it lies in takes longer."""
 _MOST = 256
@@ -35,7 +38,7 @@ def requires_grad(returned: object) -> bool:
 
 def outline(args: tuple[object, ...], kwargs: dict[str, object]) -> Hashable:
     """Equal for calls of one signature; None where that takes more than a look."""
-    if not kwargs and all(type(arg) is torch.Tensor for arg in args):  # no call more than this
+    if not kwargs and all(map(_is_tensor, map(type, args))):  # no call more than this
         tensors: Any = args
         return torch.is_grad_enabled(), *[(t.shape, t.dtype, t.requires_grad) for t in tensors]
     found = _outline((args, kwargs), _NESTED)
@@ -63,7 +66,7 @@ class Outlines:
     """The signatures of one Graph that stay in eager, by the outlines of their calls."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[Options, object, Signature]] = {}
+        self.known: dict[Hashable, tuple[Options, object, Signature]] = {}
         self.stays: Signature | None = None
         """That of the call which has run as the function stands; None for another call."""
 
@@ -71,9 +74,7 @@ class Outlines:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, function: object
     ) -> Signature | None:
         """The signature of such a call; None where it has to be looked at."""
-        if not self._known:
-            return None
-        found = self._known.get(outline(args, kwargs))
+        found = self.known.get(outline(args, kwargs))
         same = found is not None and found[0] is options and found[1] is function
         return found[2] if same and found is not None else None
 
@@ -84,13 +85,13 @@ class Outlines:
         known, self.stays = self.stays, None
         shape = None if known is None else outline(args, kwargs)
         if known is not None and shape is not None:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            self._known[shape] = options, function, known
+            if len(self.known) >= _MOST:
+                self.known.clear()
+            self.known[shape] = options, function, known
 
     def clear(self) -> None:
         """A call was recorded: look at all of them."""
-        self._known.clear()
+        self.known.clear()
         self.stays = None
 
 
@@ -113,9 +114,11 @@ def quickly_apart(
         consumed: what ``backward()`` was called on, which has no history any more.
     """
     if type(returned) is torch.Tensor and returned.numel() <= _SMALL:
-        alone = not any(returned is one for one in (*args, *kwargs.values()))
-        if alone and (not returned.requires_grad or is_consumed(returned, consumed)):
-            return returned.detach().clone()  # a loss: what most steps return
+        alone = id(returned) not in map(id, (*args, *kwargs.values()))
+        if alone and not returned.requires_grad:
+            return returned.detach().clone()
+        if alone and is_consumed(returned, consumed):  # a loss: what most steps return
+            return returned.detach() if returned._base is None else returned.detach().clone()
     found: list[Any] = []
     if not _gathered(returned, found, _NESTED):
         return OTHERS

@@ -78,12 +78,13 @@ class Recordings:
         self._last: Arguments | None = None
         """Those of the last recorded call."""
         self._drifting = Drifting()
-        self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, Draft]] = WeakKeyDictionary()
+        self._doubted: WeakKeyDictionary[Replay, Draft] = WeakKeyDictionary()
+        """Programs with a doubt, and what they were recorded as."""
         self.fallback = Fallback()
 
     def clear(self) -> None:
         """Forget everything."""
-        for held in (self.signatures, self._doubts, self._drifting, self.fallback):
+        for held in (self.signatures, self._doubted, self._drifting, self.fallback):
             held.clear()
         self._strangers, self._advice = Strangers(), ""
 
@@ -125,7 +126,7 @@ class Recordings:
             return self.alone(step.without_numbers(), call, known.plain, said=False)
         if why := in_a_state(step, call):
             return self.alone(step, call, why, said=False)
-        doubted = self._doubted(key, call)
+        doubted = self._told_by(key, call)
         drafts = [*known.drafts, *doubted]
         why_not = self._cache.why_not(key)
         held = [one.replay for one in drafts if one.replay is not None]
@@ -193,8 +194,8 @@ class Recordings:
     def doubt(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
         """Let ``replay``, made of one call, be confirmed by the next other batch."""
         batch = Batch.of(call)
-        draft = Draft(outcome.forgotten(), None, batch)
-        self._doubts[replay] = (Doubt(key, batch, {}), draft)
+        replay.doubt = Doubt(key, batch, {})
+        self._doubted[replay] = Draft(outcome.forgotten(), None, batch)
 
     def _signature(self, key: Any, options: Options) -> Signature:
         """The least recently used go first: a value that moves is a new signature each time."""
@@ -375,14 +376,14 @@ class Recordings:
         if replay not in self._cache:
             self._cache.add(lesson.key, replay, lesson.options.cache_size)
         known.confirmed(replay)
-        self._doubts.pop(replay, None)
+        self._doubted.pop(replay, None)
         batches = draft.batch, lesson.start.batch
-        doubt = Doubt.about(lesson.key, batches, draft.outcome, outcome)
-        if doubt is None:
+        replay.doubt = Doubt.about(lesson.key, batches, draft.outcome, outcome)
+        if replay.doubt is None:
             known.dropped = 0
         else:
             draft.replay = None  # nobody but the cache keeps a program alive
-            self._doubts[replay] = (doubt, draft)
+            self._doubted[replay] = draft
 
     def _bound(self, lesson: Lesson, replay: Replay) -> Replay | None:
         """The program over the tensors that are there now; None when it has to wait for others."""
@@ -416,21 +417,13 @@ class Recordings:
         if known.others >= lesson.options.cache_size:
             self._give_up(lesson)
 
-    def doubts(self, replay: Replay, call: Call) -> bool:
-        """True when another batch than a program was recorded and confirmed with says more.
-
-        Then the program does not serve the call, which is recorded.
-        """
-        found = self._doubts.get(replay) if self._doubts else None
-        return found is not None and found[0].is_told_by(call)
-
-    def _doubted(self, key: Any, call: Call) -> list[Draft]:
+    def _told_by(self, key: Any, call: Call) -> list[Draft]:
         """What the programs were recorded as that ``call`` says more about."""
         return [
             replace(draft, replay=replay)
-            for replay, (doubt, draft) in list(self._doubts.items())
-            if doubt.key == key and replay in self._cache
-            if doubt.is_told_by(call) and not replay.why_not()
+            for replay, draft in list(self._doubted.items())
+            if replay.doubt is not None and replay.doubt.key == key and replay in self._cache
+            if replay.is_doubted_by(call) and not replay.why_not()
         ]
 
     def _stay_eager(

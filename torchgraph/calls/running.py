@@ -19,6 +19,7 @@ from ..history.results import results_of
 from ..history.settings import Settings
 from ..library import ValueMoved
 from ..live.inputs import Call, paths, unbound
+from ..options.options import Options
 from ..passes import pipeline
 from ..passes.runner import check_names
 from ..pipeline.alike import check_alike
@@ -65,38 +66,67 @@ class Running(Looking):
         """One call, from its arguments to what it returns."""
         if broken := self._cache.broken or self._signals.torn:
             raise GraphBroken(f"An earlier step of {self._graph_name} failed half-way ({broken}).")
-        options, function = self.config.options, getattr(self.build, "__func__", None)
-        known = self._outlines.find(args, kwargs, options, function)
-        serves = None if known is None else self._recordings.stays(known, options)
-        if serves is not None:
-            return self._as_it_stands(serves, args, kwargs)
+        options = self.config.options
+        if self._outlines.known:
+            serves = self._serves_in_eager(args, kwargs, options)
+            if serves is not None:
+                return self._as_it_stands(serves, args, kwargs)
         self._schedulers.check()
-        if options.data_parallel is not None and inside_no_sync():
-            raise OutsideOfStep(f"{self._graph_name} is called inside of tg.no_sync().")
-        if options is not self._met:
+        if options is not self._met or options.data_parallel is not None:
             self._meet_options()
         since = patching.ended
         call, replay = self._fit(args, kwargs)
         if replay is None and patching.was_seen(since):
             with self._signals, patching.alone():
                 call, replay = self._fit(args, kwargs)
-        record, looked = self._note(call, replay) if self._met.history else None, self._looks.count
         try:
-            with self._together.call():
-                returned = self._recorded(call) if replay is None else self._served(replay, call)
+            run = self._run_kept_call if options.history else self._run_call
+            returned = run(replay, call)
         except Exception:  # what leaves a step half done has told the cache
             self._signals.torn = ""
             raise
-        if record is not None:
-            record.gave = results_of(returned)
-            if self._looks.count != looked:
-                record.program = None  # its numbers are eager's
         if self._outlines.stays is not None:
-            self._outlines.add(args, kwargs, options, function)
+            self._outlines.add(args, kwargs, options, self._build_function)
+        return returned if options.buckets is None else self._without_padding(returned)
+
+    def _run_call(self, replay: Replay | None, call: Call) -> Any:
+        """A call, by its program where there is one; the other ranks know of it."""
+        if not self._together.begins():
+            return self._recorded(call) if replay is None else self._served(replay, call)
+        with self._together.call():
+            return self._recorded(call) if replay is None else self._served(replay, call)
+
+    def _run_kept_call(self, replay: Replay | None, call: Call) -> Any:
+        """A call that can be run again later."""
+        record, looked = self._note(call, replay), self._looks.count
+        returned = self._run_call(replay, call)
+        record.gave = results_of(returned)
+        if self._looks.count != looked:
+            record.program = None  # its numbers are eager's
         return returned
 
+    def _serves_in_eager(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    ) -> str | None:
+        """The arguments in words of a call of which it is known that no program serves it."""
+        known = self._outlines.find(args, kwargs, options, self._build_function)
+        return None if known is None else self._recordings.stays(known, options)
+
+    def _without_padding(self, returned: Any) -> Any:
+        """What a padded call returns, without the rows that it was padded with."""
+        return returned
+
+    @property
+    def _build_function(self) -> object:
+        """The function of `build`, which may be replaced."""
+        return getattr(self.build, "__func__", None)
+
     def _meet_options(self) -> None:
-        """They are others than those of the last call."""
+        """They may be others than those of the last call."""
+        if self.config.options.data_parallel is not None and inside_no_sync():
+            raise OutsideOfStep(f"{self._graph_name} is called inside of tg.no_sync().")
+        if self.config.options is self._met:
+            return
         check_names(pipeline(self.config.options), self.config.options.passes)
         self._met = self.config.options
         self._cache.shrink(self._met.cache_size)
@@ -153,7 +183,12 @@ class Running(Looking):
         Where an op of it raises, eager runs the call from its start: what it raises is the user's.
         """
         try:
-            return self._by_program(replay, call)
+            if not (self._has_gradients(replay) or replay.is_doubted_by(call)):
+                try:
+                    return self._replayed(replay, call)
+                except (ValueMoved, SharedMemory):  # nothing has happened
+                    pass
+            return self._other(replay, call)
         except StepFailed as failed:
             if not failed.undone or self._together.takes_part:  # the others are elsewhere
                 raise
@@ -161,14 +196,6 @@ class Running(Looking):
             why = f"an op of its program raises {type(failed.__cause__).__name__}{at}"
             self._recordings.drop_failing(self._key(call), why, self.config.options)
         return self._recorded(call, why)  # out here, where nothing of the run is held any more
-
-    def _by_program(self, replay: Replay, call: Call) -> Any:
-        if self._has_gradients(replay) or self._recordings.doubts(replay, call):
-            return self._other(replay, call)
-        try:
-            return self._replayed(replay, call)
-        except (ValueMoved, SharedMemory):  # nothing has happened
-            return self._other(replay, call)
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
         """The arguments by path, and the program that serves such a call; None for none yet."""
@@ -188,16 +215,21 @@ class Running(Looking):
 
     def _replayed(self, replay: Replay, call: Call) -> Any:
         """Run the program; then the schedulers step, as the user's loop would step them."""
-        self._schedulers.check_loss(replay.returns_loss)
-        calls = self._progress.calls[replay.serves]
-        around = self._together.turned(replay, calls, self.config.options)
+        if self._schedulers.needs_loss:
+            self._schedulers.check_loss(replay.returns_loss)
+        options, calls = self.config.options, self._progress.calls[replay.serves]
+        together = self._together
+        turn = together.turned if together.takes_part else Replay.turn
+        around = turn(replay, calls, options)
         if replay.guard_times.is_due:
             self._recordings.fallback.warn_of_guards(self._graph_name, replay)
         looks = self._cache.hits >= self._looks.from_hits and self._wants_look(replay)
         start = self._start(replay, call) if looks else None
-        if self._together.goes(replay, call, looks=start is not None):
+        looks = start is not None
+        if (looks or together.may_meet) and together.goes(replay, call, looks=looks):
             return self._looked(replay, call, start or self._start(replay, call))
-        self._cache.bring_home(replay)
+        if self._cache.is_spread:
+            self._cache.bring_home(replay)
         with around:
             self._signals.torn = CUT_SHORT if replay.writes else ""
             try:
@@ -224,7 +256,7 @@ class Running(Looking):
         """A call that the program which seemed to fit does not serve, or may not."""
         key = self._key(call)
         for replay in self._cache.others(key, tried):
-            if self._has_gradients(replay) or self._recordings.doubts(replay, call):
+            if self._has_gradients(replay) or replay.is_doubted_by(call):
                 continue
             try:
                 returned = self._replayed(replay, call)

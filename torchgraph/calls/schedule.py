@@ -40,7 +40,8 @@ class Schedulers:
 
     def __init__(self) -> None:
         self._entries: list[_Scheduled] = []
-        self._needs_loss = False
+        self.needs_loss = False
+        """True when one steps by the loss."""
 
     def __iter__(self) -> Any:
         return (entry.scheduler for entry in self._entries)
@@ -61,7 +62,7 @@ class Schedulers:
         hook = optimizer.register_step_post_hook(entry.counter)
         finalize(self, hook.remove).atexit = False  # the optimizer may outlive the Graph
         self._entries.append(entry)
-        self._needs_loss = self._needs_loss or isinstance(scheduler, ReduceLROnPlateau)
+        self.needs_loss = self.needs_loss or isinstance(scheduler, ReduceLROnPlateau)
 
     def tracing(self, active: bool) -> None:
         """While a Graph takes a step, the optimizer's hooks do not count it as an eager one."""
@@ -82,14 +83,9 @@ class Schedulers:
                     "steps it once per call, and it was stepped outside of the Graph as well."
                 )
 
-    @property
-    def needs_loss(self) -> bool:
-        """True when one steps by the loss."""
-        return self._needs_loss
-
     def check_loss(self, returned: bool) -> None:
         """Raise SchedulerNeedsLoss when a scheduler needs a loss that build does not return."""
-        if self._needs_loss and not returned:
+        if self.needs_loss and not returned:
             raise SchedulerNeedsLoss(
                 "ReduceLROnPlateau needs the loss of the step, which build does not return."
             )

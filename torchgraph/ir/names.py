@@ -34,7 +34,7 @@ class StateName(str):
     Another state whose name reads the same has another name, and so has a plain text.
     """
 
-    __slots__ = ("key", "kind", "optimizer", "owner")
+    __slots__ = ("_fields", "key", "kind", "optimizer", "owner")
 
     kind: NameKind
     owner: str | int
@@ -42,6 +42,7 @@ class StateName(str):
     """Where it is in its owner: ``("exp_avg",)``, ``("betas", "0")``."""
     optimizer: int | None
     """The number of the optimizer that keeps it; None for what none keeps."""
+    _fields: tuple[Any, ...]
 
     def __new__(
         cls,
@@ -57,6 +58,7 @@ class StateName(str):
         fix(name, "owner", owner)
         fix(name, "key", key)
         fix(name, "optimizer", optimizer)
+        fix(name, "_fields", (kind, owner, key, optimizer))
         return name
 
     def __setattr__(self, field: str, value: Any) -> NoReturn:
@@ -72,10 +74,6 @@ class StateName(str):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StateName, (self.kind, self.owner, self.key, self.optimizer)
-
-    @property
-    def _fields(self) -> tuple[Any, ...]:
-        return self.kind, self.owner, self.key, self.optimizer
 
     def again(self) -> StateName:
         """Another name for another state in its place: keys may be 0 and '0'."""

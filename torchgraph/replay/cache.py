@@ -29,7 +29,7 @@ class ProgramCache:
         """What the CUDA Graphs of all programs share."""
         self.broken = ""
         """How a step of one of the programs failed half-way; empty when none did."""
-        self._is_spread = False
+        self.is_spread = False
         """True once a program leaves states on other ranks."""
         self._captures_since_hit = 0
         self._warned = False
@@ -103,11 +103,12 @@ class ProgramCache:
             if isinstance(error, StepFailed) or not isinstance(error, Exception):
                 self.broken = replay.broken
             raise
-        self.hit()  # a program whose predicate fails has served nobody
+        self.hits += 1  # a program whose predicate fails has served nobody
+        counters.replays += 1
         return returned
 
     def hit(self) -> None:
-        """A program has served a call, or it ran in eager to be compared with the program."""
+        """A call ran in eager to be compared with the program that would have served it."""
         self.hits += 1
         counters.replays += 1
 
@@ -125,7 +126,7 @@ class ProgramCache:
         """Keep a new program, and at most ``size`` in all."""
         self.misses += 1
         self._entries[id(replay)] = (key, replay)
-        self._is_spread |= is_spread(replay.executable)
+        self.is_spread |= is_spread(replay.executable)
         self._by_key.setdefault(key, []).insert(0, replay)
         self._latest = ((), [])
         self.shrink(size)
@@ -140,13 +141,13 @@ class ProgramCache:
 
         ``serves``: what runs next: what it needs is enough.
         """
-        for replay in self if self._is_spread else ():
+        for replay in self if self.is_spread else ():
             if serves is None or not keeps_like(serves.executable, replay.executable):
                 bring_home(replay.executable, replay.leaves)
 
     def forget_casts(self) -> None:
         """The casts of weights that are kept are made again by the next call."""
-        for replay in self:
+        for _, replay in self._entries.values():
             replay.derived.forget()
 
     def drafted(self) -> None:

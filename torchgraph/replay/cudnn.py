@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 from torch.backends import cudnn
 
@@ -22,18 +22,11 @@ def applicable(heuristic: bool | None, devices: Collection[str]) -> bool | None:
     return heuristic
 
 
-def chosen(heuristic: bool | None) -> AbstractContextManager[None]:
-    """``torch.backends.cudnn.benchmark`` off (True) or on (False), and back at the end."""
-    return _AS_IT_IS if heuristic is None else _benchmark(not heuristic)
-
-
-_AS_IT_IS: AbstractContextManager[None] = nullcontext()
-
-
 @contextmanager
-def _benchmark(on: bool) -> Iterator[None]:
+def chosen(heuristic: bool) -> Iterator[None]:
+    """``torch.backends.cudnn.benchmark`` off (True) or on (False), and back at the end."""
     before = cudnn.benchmark
-    cudnn.benchmark = on
+    cudnn.benchmark = not heuristic
     try:
         yield
     finally:

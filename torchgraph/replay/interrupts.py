@@ -27,6 +27,7 @@ that a DataLoader has lost a worker."""
 _handler = _signal.getsignal  # the public ones spend 3 us on an enum
 _set_handler = _signal.signal
 _can_poke = hasattr(signal, "pthread_kill")
+_main = threading.main_thread().ident
 _REMINDS, _SAYS, _INSISTS = 0.02, 1.0, 10.0
 """Seconds: between two looks for the user's own code, until it is said what is waited for, and
 until a handler runs in the user's own code as if its signal had come a second time."""
@@ -70,7 +71,7 @@ class SignalsWait:
 
     def __enter__(self) -> None:
         here = threading.get_ident()
-        if here != threading.main_thread().ident:
+        if here != _main:
             return
         if not self._depth:
             try:
@@ -106,14 +107,14 @@ class SignalsWait:
         return True
 
     def _hold(self) -> None:
-        for number in _SIGNALS:
-            handler = _handler(number)
-            if callable(handler) and not self._is_ours(handler):
-                self._held[number] = handler
-                try:
-                    _set_handler(number, self._catch)
-                except ValueError:  # embedded: the main thread of Python is another one
-                    del self._held[number]
+        for number, handler in zip(_SIGNALS, map(_handler, _SIGNALS), strict=True):
+            if handler.__class__ is int or not callable(handler) or self._is_ours(handler):
+                continue  # a number: what C does by itself, as with most signals
+            self._held[number] = handler
+            try:
+                _set_handler(number, self._catch)
+            except ValueError:  # embedded: the main thread of Python is another one
+                del self._held[number]
 
     def _is_ours(self, handler: object) -> bool:
         """True for `_catch`: no such method is kept, it would hold this, and this would hold it."""
@@ -197,6 +198,8 @@ def _wakes_somebody() -> bool:
 
 
 def _renew() -> None:
+    global _main
+    _main = threading.main_thread().ident
     for number in _SIGNALS:
         while isinstance(waits := getattr(_handler(number), "__self__", None), SignalsWait):
             if not waits.renew():

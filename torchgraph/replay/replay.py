@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter
@@ -25,6 +25,7 @@ from ..live.inputs import Call
 from ..live.step import Leaf, Step
 from ..lower import Labelling, Lowered
 from ..options.options import Options
+from ..record.compare.batch import Doubt
 from ..record.host.host import Host
 from . import cudnn
 from .audit.audit import Audit, NotConfirmed
@@ -40,6 +41,7 @@ from .switch import Switch
 from .undo import Undo, failure, gpus_drawn_on
 
 _KEPT = 64
+Function = Callable[..., tuple[Any, ...]]
 
 
 class Replay:
@@ -66,6 +68,8 @@ class Replay:
         self.serves = code.program.signature.describe_inputs()
         self.aten_program = code.program
         """What it runs on `aten`."""
+        self.doubt: Doubt | None = None
+        """What another batch than those of its recordings may say about it."""
         self.example: Call | None = None
         """A call that it serves, without data; None where it was made of none."""
         self.audit: Audit | None = None
@@ -159,7 +163,13 @@ class Replay:
         """Run the function with labels around its calls, or the one without."""
         self._running = self._labels.turned(on=on)
         """What runs: the executable, or the same with labels."""
-        self._function = self._running.function
+        self._function = self._under_heuristic(self._running.function)
+
+    def _under_heuristic(self, function: Function) -> Function:
+        """``function``, run with the choice of cuDNN's algorithms that was asked for, if any."""
+        if self.cudnn_heuristic is None:
+            return function
+        return cudnn.chosen(self.cudnn_heuristic)(function)
 
     def _take(self, code: Code) -> None:
         self.executable.close()
@@ -214,6 +224,13 @@ class Replay:
             self.guard_times.ended(start)
         return reason
 
+    def is_doubted_by(self, call: Call) -> bool:
+        """True when a call, of another batch than it was recorded and confirmed with, says more.
+
+        Then it does not serve the call, which is recorded.
+        """
+        return self.doubt is not None and self.doubt.is_told_by(call)
+
     def refit(self, step: Step, found: Found | None = None) -> bool:
         """Bind to the tensors that are there now, if they fit the program; False if they do not.
 
@@ -256,7 +273,7 @@ class Replay:
         start, self.broken = perf_counter(), ""
         host = self.captured.host
         call = host.extended(call)
-        tensors = self.results(call)
+        tensors = self.results(call) if self._auditing else self._run(call)
         host.finish(tensors, call)
         returned = self.captured.out_tree.made(tensors, call.args, call.kwargs)
         if self.runs > 1:
@@ -273,8 +290,6 @@ class Replay:
             CudaGraphRefused: the capture failed and is required; nothing was written.
             ValueMoved: it was made for other values; nothing was written or drawn.
         """
-        if not self._auditing:
-            return self._run(call)
         try:
             return self._run(call)
         except NotConfirmed as found:
@@ -334,7 +349,8 @@ class Replay:
         self._commit = Commit(self.executable.outputs, wanted, live, self.norms)
         path = self.captured.loss_path
         self._loss = None if path is None else self._commit.returned.index(path)
-        self._gpus = gpus_drawn_on(self.program)
+        self._gpus = gpus_drawn_on(self.program) if self._random else set()
+        self.undo.draws(None)
         guard = self.captured.value_guard
         self._branched = [] if guard is None else [live[fqn] for fqn in guard.fqns]
 
@@ -342,16 +358,15 @@ class Replay:
 
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         undo = self.undo
-        undo.draws(self._gpus if self._random else None)
+        if self._random:
+            undo.draws(self._gpus)
         try:
             self._calls.number += 1
             self.broken = CUT_SHORT if self.writes else ""
-            with below_autograd(), cudnn.chosen(self.cudnn_heuristic):
+            with below_autograd():
                 if copied := self._running.copied:
                     undo.begin(copied, values)
-                if self._auditing:
-                    return self._audited(values)
-                return self._function(values)
+                return self._audited(values) if self._auditing else self._function(values)
         except NotConfirmed:
             self.broken = ""
             raise
@@ -391,6 +406,6 @@ class Replay:
     def _audited(self, values: list[Any]) -> tuple[Any, ...]:
         assert self.audit is not None
         self._label(on=False)  # it runs the executable itself
-        results = self.audit.function(values, self.runs + 1)
+        results = self._under_heuristic(self.audit.function)(values, self.runs + 1)
         self._auditing = self.audit.is_due
         return results

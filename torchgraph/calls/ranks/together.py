@@ -12,7 +12,7 @@ import atexit
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -43,7 +43,6 @@ from .described import (
 
 NOT_THERE = "another rank has no program for such a call"
 
-_ALONE = nullcontext()
 _WAY_OUT = (
     "let all ranks run the same code with the same options and rates; pass what differs as a "
     'tensor. Where they are meant to differ: config.set_agreement("collectives").'
@@ -84,7 +83,7 @@ class Together:
         self.takes_part = False
         """True once the Graph was seen to communicate."""
         self._name, self._options, self.close = name, options, close
-        self._may_meet = False
+        self.may_meet = False
         """True where there are others, as of the beginning of the call."""
         self._called = ""
         """The Graph, in words that are equal on all ranks."""
@@ -109,17 +108,16 @@ class Together:
 
     # --- around a call ----------------------------------------------------------------------------
 
-    def call(self) -> AbstractContextManager[None]:
-        """One call of the Graph."""
-        self._may_meet = several_ranks() and self._options().agreement != "off"
-        if not self._may_meet:
-            return _ALONE
-        if not self.takes_part and (ranks := ranks_of_stages(self._options())):
-            self._joins(ranks)
-        return self._call()
+    def begins(self) -> bool:
+        """True where a call of the Graph that begins is to run in `call`: there are others."""
+        self.may_meet = several_ranks() and self._options().agreement != "off"
+        return self.may_meet
 
     @contextmanager
-    def _call(self) -> Iterator[None]:
+    def call(self) -> Iterator[None]:
+        """One call of the Graph."""
+        if not self.takes_part and (ranks := ranks_of_stages(self._options())):
+            self._joins(ranks)
         self._all_in_eager = self._lesson = False
         here = presence()
         self._calls += 1
@@ -142,7 +140,7 @@ class Together:
             ValueMoved: one of them has no program: all run in eager.
             RanksDiffer, RankLost, RankAbsent.
         """
-        if not self._may_meet or (not self._acts() and not self._sees(replay)):
+        if not self.may_meet or (not self._acts() and not self._sees(replay)):
             return looks
         if self._all_in_eager:
             raise ValueMoved("", "", other="the ranks run this call in eager")

@@ -316,10 +316,13 @@ _number = 0
 _lock = threading.Lock()
 
 
+_AVAILABLE = dist.is_available()
+
+
 def several_ranks() -> bool:
     """True where there is a process group of real processes, and more than one rank in it."""
     return (
-        dist.is_available()
+        _AVAILABLE
         and dist.is_initialized()
         and dist.get_world_size() > 1
         and dist.get_backend() != "fake"
