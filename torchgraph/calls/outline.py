@@ -51,8 +51,10 @@ def _outline(value: Any, depth: int) -> Any:
         return value.shape, value.dtype, value.requires_grad
     if kind in _PLAIN:
         return kind, value
-    if depth < 0 or kind not in (tuple, list, dict):
+    if isinstance(value, torch.Tensor) or depth < 0:
         return None
+    if kind not in (tuple, list, dict):  # a trainer, a module: whatever is in it, eager is right
+        return (kind, id(value)) if kind.__dictoffset__ else None
     if kind is dict:
         if not all(type(key) is str for key in value):
             return None

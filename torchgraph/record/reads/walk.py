@@ -157,7 +157,7 @@ class Walk:
             self._ledger.mark(value, 0)
             return [Source(value, ())]
         if not is_container(value):
-            self._arrive(at, use if use is Use.INSIDE else Use.NAMED, value, sources)
+            self._arrive(at, Use.NAMED, value, sources)
             return sources
         self._arrive(at, Use.NAMED, value, sources)
         sources = self._ways(value, sources) or [Source(value, ())]
