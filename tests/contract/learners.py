@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
 
 import torch
 from torch import nn
 from torch.distributions import Categorical, Normal
 from torch.nn import functional
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.nn.utils import clip_grad_norm_
 
 from tests.contract.loops import Batch, Loop, mlp
 
@@ -125,49 +124,6 @@ def ppo() -> Loop:
     return Loop(step, [nets, optimizer])
 
 
-def dqn() -> Loop:
-    net = mlp(4, 3)
-    target = copy.deepcopy(net)
-    optimizer = torch.optim.RMSprop(net.parameters(), 1e-3)
-
-    def step(seen, action, reward, then, done):
-        value = net(seen).gather(1, action.unsqueeze(1)).squeeze(1)
-        with torch.no_grad():
-            wanted = reward + 0.99 * target(then).max(1).values * (1 - done)
-        loss = functional.smooth_l1_loss(value, wanted)
-        optimizer.zero_grad()
-        loss.backward()
-        clip_grad_value_(net.parameters(), 100)
-        optimizer.step()
-        return loss
-
-    def follow():
-        target.load_state_dict(net.state_dict())
-
-    return Loop(step, [net, target, optimizer], {4: follow, 7: follow})
-
-
-def reinforce() -> Loop:
-    policy = mlp(4, 2)
-    optimizer = torch.optim.Adam(policy.parameters(), 1e-2)
-
-    def step(seen, action, rewards):
-        total, returns = 0, deque()
-        for reward in rewards.flip(0):
-            total = reward + 0.99 * total
-            returns.appendleft(total)
-        gains = torch.stack(list(returns))
-        gains = (gains - gains.mean()) / (gains.std() + 1e-9)
-        density = Categorical(logits=policy(seen)).log_prob(action)
-        loss = -(density * gains).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Loop(step, [policy, optimizer])
-
-
 def td3_batch(number: int) -> Batch:
     """Every second update moves the actor."""
     sizes = (5, 4), (5, 2), (5, 1), (5, 4)
@@ -183,14 +139,3 @@ def ppo_batch(number: int) -> Batch:
     """States, actions, old densities, advantages, returns."""
     floats = -torch.rand(8), torch.randn(8), torch.randn(8)
     return torch.randn(8, 4), torch.randint(3, (8,)), *floats
-
-
-def dqn_batch(number: int) -> Batch:
-    """States, actions, rewards, next states, ends."""
-    rest = torch.randn(6), torch.randn(6, 4), torch.randint(2, (6,)).float()
-    return torch.randn(6, 4), torch.randint(3, (6,)), *rest
-
-
-def reinforce_batch(number: int) -> Batch:
-    """States, actions, rewards."""
-    return torch.randn(6, 4), torch.randint(2, (6,)), torch.rand(6)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.optim import Optimizer
 
 import torchgraph as tg
@@ -151,9 +153,66 @@ def in_eager(graph: tg.Graph) -> None:
     graph.config.set_fallback("eager")
 
 
+def falls_back(function: Callable[..., Any]) -> Any:
+    """A step that eager runs where no program can hold it."""
+    step = tg.step(function)
+    in_eager(step)
+    return step
+
+
 def mlp(inputs: int = 4, outputs: int = 1) -> nn.Sequential:
     """A small model."""
     return nn.Sequential(nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, outputs))
+
+
+sgd = partial(torch.optim.SGD, lr=0.1)
+adam = partial(torch.optim.Adam, lr=1e-2)
+
+
+def supervised(
+    optimizer: Callable[[Any], Optimizer] = sgd,
+    model: Callable[[], nn.Module] = mlp,
+    *,
+    zero_grad: str = "first",
+    to_none: bool = True,
+    clip: Callable[[Any], Any] | None = None,
+    scheduler: Callable[[Optimizer], Any] | None = None,
+    then: Callable[[nn.Module, torch.Tensor], Any] | None = None,
+    owners: Sequence[Any] = (),
+    between: Mapping[int, Callable[[nn.Module, Optimizer], Any]] | None = None,
+) -> Loop:
+    """The loop that every tutorial shows.
+
+    Args:
+        zero_grad: where gradients are cleared: "first", "last" or "never".
+        clip: is given the parameters after the backward pass.
+        then: is given the model and the loss after the optimizer's step.
+        owners: what ``then`` may change.
+        between: by the number of a call, what is done to model and optimizer before it.
+    """
+    net = model()
+    optim = optimizer(net.parameters())
+    schedule = scheduler(optim) if scheduler else None
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if zero_grad == "first":
+            optim.zero_grad(set_to_none=to_none)
+        loss = functional.mse_loss(net(x), y)
+        loss.backward()
+        if clip:
+            clip(net.parameters())
+        optim.step()
+        if schedule:
+            schedule.step()
+        if then:
+            then(net, loss)
+        if zero_grad == "last":
+            optim.zero_grad(set_to_none=to_none)
+        return loss
+
+    owned = [net, optim, *([schedule] if schedule else []), *owners]
+    changes = {number: partial(act, net, optim) for number, act in (between or {}).items()}
+    return Loop(step, owned, changes)
 
 
 def pairs(count: int, rows: int = 3) -> Callable[[], list[Batch]]:

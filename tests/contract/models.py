@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 import torchgraph as tg
+from torchgraph.counters import counters
 
 
 class Net(nn.Module):
@@ -87,14 +89,81 @@ def made(seed: int = 0) -> tuple[Net, torch.optim.Optimizer]:
     return model, adam(model)
 
 
-def twins(make: Callable[[], nn.Module]) -> list[tuple[nn.Module, torch.optim.Optimizer]]:
+def twins(
+    make: Callable[[], nn.Module], optimizer: Callable[[nn.Module], Any] = adam
+) -> list[tuple[nn.Module, torch.optim.Optimizer]]:
     """Two equal models and their optimizers: a Graph's, and eager's."""
     found = []
     for _ in range(2):
         torch.manual_seed(0)
         model = make()
-        found.append((model, adam(model)))
+        found.append((model, optimizer(model)))
     return found
+
+
+def squared(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What `Train` does in ``build``."""
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+
+
+class Compared(NamedTuple):
+    """What `beside_eager` has run."""
+
+    graph: tg.Graph
+    model: nn.Module
+    recorded: int
+    replayed: int
+
+
+def beside_eager(
+    build: Callable[..., torch.Tensor] = squared,
+    make: Callable[[], nn.Module] = Net,
+    *,
+    batches: Sequence[torch.Tensor] | None = None,
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = adam,
+    before: Callable[[int, nn.Module, torch.optim.Optimizer], Any] = lambda *_: None,
+    around: Callable[[int], AbstractContextManager[Any]] = lambda _: nullcontext(),
+    plain: Callable[..., torch.Tensor] | None = None,
+    fallback: str = "error",
+) -> Compared:
+    """Train a model by a Graph, and its twin in eager: results and all that is left, bitwise.
+
+    Args:
+        build: the forward and backward of a model and a batch.
+        make: gives the model; equal ones for equal seeds.
+        batches: of each call; six unless they are given.
+        before: called before each call, with its number.
+        around: what surrounds each call, by its number.
+        plain: what eager runs in place of ``build``.
+        fallback: as `config.set_fallback` takes it.
+    """
+    (model, mine), (twin, other) = twins(make, optimizer)
+    graph = Function(lambda x: build(model, x), mine, model=model)
+    graph.config.set_fallback(fallback)
+    given = data(6) if batches is None else batches
+
+    def by_eager(x: torch.Tensor) -> torch.Tensor:
+        loss = (plain or build)(twin, x)
+        other.step()
+        other.zero_grad()
+        return loss
+
+    def run(step: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
+        torch.manual_seed(1)
+        found = []
+        for number, x in enumerate(given):
+            before(number, model, optimizer)
+            with around(number):
+                found.append(step(x.detach().clone()).detach())
+        return [found, snapshot(model, optimizer)]
+
+    recorded, replayed = counters.captures, counters.replays
+    got = run(graph, model, mine)
+    recorded, replayed = counters.captures - recorded, counters.replays - replayed
+    assert same(got, run(by_eager, twin, other))
+    return Compared(graph, model, recorded, replayed)
 
 
 def data(count: int = 1, rows: int = 5) -> list[torch.Tensor]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import cos, pi
 from typing import Any
 
@@ -70,28 +69,6 @@ class AverageMeter:
         self.sum += val * n
         self.count += n
         self.avg = self.sum / self.count
-
-
-@loop
-def attribute():
-    t = Trainer()
-
-    def step(x):
-        t.n += 1
-        return t.train(x) * t.n
-
-    return step, lambda: (t.n,)
-
-
-@loop
-def method():
-    class Counting(Trainer):
-        def step(self, x):
-            self.n += 1
-            return self.train(x, 1.0 / self.n)
-
-    t = Counting()
-    return t.step, lambda: (t.n,)
 
 
 @loop
@@ -194,18 +171,6 @@ def in_a_counter():
 
 
 @loop
-def meter():
-    (net, optimizer), held = base(), AverageMeter()
-
-    def step(x):
-        loss = trained(net, optimizer, x)
-        held.update(loss.item(), x.size(0))
-        return loss
-
-    return step, lambda: (held.val, held.avg, held.sum, held.count)
-
-
-@loop
 def meters_by_name():
     (net, optimizer), held = base(), collections.defaultdict(AverageMeter)
 
@@ -270,43 +235,6 @@ def cosine():
 
 
 @loop
-def decay_in_the_group():
-    t = Trainer()
-
-    def step(x):
-        loss = t.train(x)
-        t.optimizer.param_groups[0]["lr"] *= 0.95
-        return loss
-
-    return step, lambda: (t.rate,)
-
-
-@loop
-def staircase():
-    t = Trainer()
-
-    def step(x):
-        t.set_rate(0.1 * 0.5 ** (t.n // 4))
-        loss = t.train(x)
-        t.n += 1
-        return loss
-
-    return step, lambda: (t.n, t.rate)
-
-
-@loop
-def warm_up():
-    t = Trainer()
-
-    def step(x):
-        t.n += 1
-        t.set_rate(0.1 * min(1.0, t.n / 5))
-        return t.train(x)
-
-    return step, lambda: (t.n, t.rate)
-
-
-@loop
 def betas():
     (net, optimizer), state = base(torch.optim.Adam), {"n": 0}
 
@@ -331,19 +259,6 @@ def beside_a_scheduler():
         return loss * t.n
 
     return step, lambda: (t.n, t.rate, scheduler.last_epoch)
-
-
-@loop
-def annealed():
-    t = Trainer()
-    t.avg = 1.0
-
-    def step(x):
-        loss = t.train(x, t.avg)
-        t.avg = max(0.1, t.avg * math.exp(-0.05))
-        return loss
-
-    return step, lambda: (t.avg,)
 
 
 @loop
@@ -428,24 +343,6 @@ def returned():
         return {"loss": loss, "item": loss.item(), "step": t.n, "half": t.n / 2}
 
     return step, lambda: (t.n,)
-
-
-@loop
-def dataclass_fields():
-    @dataclass
-    class State:
-        step: int = 0
-        loss: float = 0.0
-
-    (net, optimizer), state = base(torch.optim.AdamW), State()
-
-    def step(x):
-        state.step += 1
-        loss = trained(net, optimizer, x)
-        state.loss += (loss.item() - state.loss) / state.step
-        return loss
-
-    return step, lambda: (state.step, state.loss)
 
 
 @loop

@@ -63,7 +63,7 @@ def test_a_number_that_the_training_loop_sets_is_annealed(first, replays):
     assert all(map(torch.equal, run(False), got))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 def test_a_sign_of_zero_in_a_buffer_that_python_reads(dtype):
     class Signed(nn.Linear):
         def forward(self, x):

@@ -1,14 +1,13 @@
 """What `build` does to the containers and objects that it is given reaches the caller."""
 
 import collections
-import types
 from typing import Any
 
 import pytest
 import torch
 
 import torchgraph as tg
-from tests.contract.models import Function, Train, adam, data, made, same
+from tests.contract.models import Function, Train, data, made, same
 from tests.contract.test_objects import Data, Named, Plain, Slotted, batches
 from torchgraph.errors import MovingConstant
 from torchgraph.testing import counters
@@ -56,20 +55,7 @@ def inside(d):
     return {"whole": d, "inner": d["inner"], "x": d["x"] + 1}
 
 
-def refilled(d):
-    return {**d, "x": d.pop("x") * 2}
-
-
-def popped(d):
-    inner = d.pop("inner")
-    inner["x"] = d["x"] * 4
-    return inner["x"] * 1
-
-
-CHANGES = [
-    *(added, moved, nested, emptied, reordered, written_and_moved, handed_back, inside),
-    *(refilled, popped),
-]
+CHANGES = [added, moved, nested, emptied, reordered, written_and_moved, handed_back, inside]
 
 
 def given(x):
@@ -78,11 +64,11 @@ def given(x):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_build_does_to_a_dict_reaches_the_caller(change):
-    graph = Function(change)
+    graph, found = Function(change), []
     with counters.expect(captures=1, replays=3):
         for x in batches():
             one, two = given(x), given(x)
-            inner, other = one["inner"], two["inner"]
+            tensor, inner, other = one["x"], one["inner"], two["inner"]
             got, expected = graph(one), change(two)
             assert same(one, two)
             assert same(inner, other)
@@ -94,16 +80,9 @@ def test_what_build_does_to_a_dict_reaches_the_caller(change):
                 assert got["inner"] is inner
             if change in (moved, written_and_moved):
                 kept = one["other" if change is moved else "kept"]
-                assert kept is (one["z"] if change is moved else kept)
-
-
-def test_a_tensor_that_is_moved_is_the_callers_own():
-    graph = Function(moved)
-    for x in batches():
-        one = given(x)
-        tensor = one["x"]
-        graph(one)
-        assert one["z"] is one["other"] is tensor
+                assert kept is tensor
+            found.append((one, two))
+    assert all(same(one, two) for one, two in found)  # no later call moves them
 
 
 def attribute(o):
@@ -148,14 +127,12 @@ def extended(o):
 
 KINDS: dict[str, tuple[Any, Any, Any]] = {
     "attributes": (Plain, attribute, vars),
-    "namespace": (lambda x: types.SimpleNamespace(x=x, scale=1), attribute, vars),
     "slots": (Slotted, slot, lambda o: [o.x, o.unset]),
     "dict with attributes": (Named, item, lambda o: [dict(o), vars(o)]),
     "deque": (lambda x: collections.deque([x, x + 1, x + 2], maxlen=3), rotated, list),
     "set": (lambda x: {x}, joined, lambda o: sorted(o, key=lambda t: t.sum().item())),
     "store": (Data, stored, lambda o: o.store.mapping),
     "list": (lambda x: [x, x, 3], extended, list),
-    "UserDict": (lambda x: collections.UserDict(given(x)), nested, lambda o: o.data),
 }
 
 
@@ -225,16 +202,6 @@ def test_a_step_that_raises_leaves_its_arguments_as_they_were():
         assert not batch["inner"]["list"][-1].requires_grad
 
 
-def test_what_is_put_into_an_argument_moves_with_no_later_call():
-    graph = Function(added)
-    found = []
-    for x in batches():
-        one = {"x": x}
-        graph(one)
-        found.append(one["y"])
-    assert all(map(torch.equal, found, [x * 2 for x in batches()]))
-
-
 def test_a_number_that_moves_in_an_argument_stays_in_eager():
     numbers = iter(range(100))
 
@@ -250,37 +217,30 @@ def test_a_number_that_moves_in_an_argument_stays_in_eager():
 
 
 def test_the_loss_may_lie_in_the_batch():
-    def run(model, optimizer, step):
+    def run(graphed):
+        model, optimizer = made()
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+
+        def step(batch):
+            batch["loss"] = model(batch["x"]).square().mean()
+            batch["loss"].backward()
+
+        def eager(batch):
+            step(batch)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step(batch["loss"].detach())
+
+        if graphed:
+            graph = Function(step, model=model)
+            graph.add_optimizer(optimizer, lr_sch=schedule)
         torch.manual_seed(3)
-        return [step(schedule, {"x": x}) for x in data(8)]
+        batches = [{"x": x} for x in data(8)]
+        for batch in batches:
+            (graph if graphed else eager)(batch)
+            yield batch["loss"].detach(), optimizer.param_groups[0]["lr"]
 
-    model, optimizer = made()
-    graphs: list[Any] = []
-
-    def build(batch):
-        batch["loss"] = model(batch["x"]).square().mean()
-        batch["loss"].backward()
-
-    def ours(schedule, batch):
-        if not graphs:
-            graphs.append(Function(build, model=model))
-            graphs[0].add_optimizer(optimizer, lr_sch=schedule)
-        assert graphs[0](batch) is None
-        return batch["loss"], optimizer.param_groups[0]["lr"]
-
-    twin, _ = made()
-    other = adam(twin)
-
-    def eager(schedule, batch):
-        loss = twin(batch["x"]).square().mean()
-        loss.backward()
-        other.step()
-        other.zero_grad()
-        schedule.step(loss.detach())
-        return loss.detach(), other.param_groups[0]["lr"]
-
-    assert same(run(model, optimizer, ours), run(twin, other, eager))
+    assert same(list(run(True)), list(run(False)))
 
 
 def test_padded_calls_that_change_their_arguments_run_as_they_are():

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-import torchgraph as tg
 from tests.contract.models import Eval, Function, data, made
 from tests.support import by_name, settle
 from torchgraph.errors import AttributeReadAndWritten, AttributeWriteWarning, MovingConstant
@@ -20,23 +19,6 @@ class Pair(NamedTuple):
 
     left: float
     right: Any
-
-
-def test_one_module_as_two_attributes_of_the_graph():
-    model = nn.Linear(4, 4)
-
-    class Both(tg.Graph):
-        def __init__(self):
-            super().__init__()
-            self.one = model
-            self.two = model
-
-        def build(self, x):
-            return self.two(self.one(x))
-
-    graph = Both()
-    assert torch.equal(settle(graph, *data()), model(model(*data())))
-    assert set(graph.state_dict()) == {"one", "two", "_train"}
 
 
 def test_a_tensor_attribute_that_is_no_buffer_is_read_by_reference_and_replaced():
@@ -54,23 +36,16 @@ def test_a_tensor_attribute_that_is_no_buffer_is_read_by_reference_and_replaced(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (2, 3),
-        (2.0, 3.0),
-        (True, False),
         ("relu", "tanh"),
         (None, 1),
-        ((1, 2), (1, 3)),
         (torch.float32, torch.float64),
         (2, 2.0),
         (1, True),
         (0.0, -0.0),
         (torch.tanh, torch.relu),
-        (nn.functional.silu, nn.functional.gelu),
-        (np.float64(2), np.float64(3)),
         (np.float32(0.0), np.float32(-0.0)),
         (np.int64(2), np.int64(3)),
         (np.arange(3.0), np.ones(3)),
-        ([1.0], [2.0]),
         ({"w": 1.0}, {"w": 2.0}),
         ({"w": 1.0, "v": 1}, {"v": 1, "w": 1.0}),
         ({1}, {2}),
@@ -103,11 +78,8 @@ def test_an_attribute_that_build_read_changes(old, new):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: np.float64(0.1),
         lambda: np.arange(3.0),
-        lambda: [1.0, (2, "a")],
         lambda: {"w": [1.0], "v": None},
-        lambda: {1, 2},
         lambda: Pair(1.0, [2.0]),
     ],
 )
@@ -136,22 +108,6 @@ def test_a_list_that_the_step_makes_of_itself_stays_in_eager():
         got = [graph(x) for x in data(8)]
     assert all(map(torch.equal, got, [x * 2 for x in data(8)]))
     assert model.log == [1] * 8
-
-
-def test_an_attribute_of_the_graph_that_build_read_changes():
-    class Scaled(tg.Graph):
-        def __init__(self):
-            super().__init__()
-            self.scale = 2
-
-        def build(self, x):
-            return x * self.scale
-
-    graph = Scaled()
-    x = data()[0]
-    assert torch.equal(settle(graph, x), x * 2)
-    graph.scale = 5
-    assert torch.equal(graph(x), x * 5)
 
 
 def test_a_class_attribute_that_build_read_changes():
@@ -343,28 +299,3 @@ def test_an_attribute_written_by_a_call_that_fails_is_put_back():
     with pytest.raises(KeyError, match="mine"):
         Eval(model)(*data())
     assert (model.seen, model.calls, hasattr(model, "new")) == ([], 0, False)
-
-
-def test_an_attribute_of_the_graph_written_in_build():
-    class Notes(tg.Graph):
-        def build(self, x):
-            self.note = x.shape
-            return x + 1
-
-    graph = Notes()
-    graph(*data())
-    assert graph.note == (5, 4)
-    settle(graph, *data())
-
-
-def test_writing_the_value_that_is_there_already_is_nothing():
-    class Same(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mode = "fast"
-
-        def forward(self, x):
-            self.mode = "fast"
-            return x + 1
-
-    settle(Eval(Same()), *data())

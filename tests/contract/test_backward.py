@@ -2,230 +2,149 @@
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
-from tests.contract.models import Eval, Function, adam, data, made, same, snapshot
+from tests.contract.models import (
+    Eval,
+    Function,
+    Train,
+    adam,
+    beside_eager,
+    data,
+    made,
+    same,
+    snapshot,
+)
 from torchgraph.errors import BackwardWithoutOptimizer, NonScalarBackward, OptimizerWithoutBackward
-from torchgraph.testing import counters
 
 
-def assert_like_eager(function, steps=3, make=adam):
-    """``function(model, x)`` does forward and backward; the rest is the same for all."""
-    (model, _), (twin, _) = made(), made()
-    optimizer, other = make(model), make(twin)
-    graph = Function(lambda x: function(model, x), optimizer, model=model)
-    torch.manual_seed(1)
-    expected = []
-    for x in data(steps):
-        out = function(twin, x)
-        expected.append(out.detach().clone())
-        other.step()
-        other.zero_grad(set_to_none=True)
-    torch.manual_seed(1)
-    with counters.expect(captures=1):
-        got = [graph(x) for x in data(steps)]
-    assert same(got, expected)
-    assert same(snapshot(model, optimizer)[1:], snapshot(twin, other)[1:])
+def several(model, x):
+    one = model(x).square().mean()
+    one.backward()
+    two = model(x * 2).abs().mean()
+    two.backward()
+    return one + two
 
 
-def test_several_backward_calls():
-    def function(model, x):
-        one = model(x).square().mean()
-        one.backward()
-        two = model(x * 2).abs().mean()
-        two.backward()
-        return one + two
-
-    assert_like_eager(function)
-
-
-def test_backward_twice_over_one_graph():
-    def function(model, x):
-        hidden = model.first(x)
-        hidden.sum().backward(retain_graph=True)
-        loss = model.second(hidden).square().mean()
-        loss.backward()
-        return loss
-
-    assert_like_eager(function)
-
-
-def test_backward_over_part_of_the_parameters():
-    def function(model, x):
-        loss = model(x).square().mean()
-        loss.backward(inputs=list(model.second.parameters()))
-        return loss
-
-    assert_like_eager(function)
-
-
-def test_backward_with_a_gradient():
-    def function(model, x):
-        out = model(x)
-        out.backward(gradient=torch.ones_like(out) * 0.5)
-        return out
-
-    assert_like_eager(function)  # OneFlow divides by numel here
-
-
-def test_torch_autograd_backward():
-    def function(model, x):
-        out = model(x)
-        loss, other = out.square().mean(), out.abs().sum()
-        torch.autograd.backward([loss, other])
-        return loss
-
-    assert_like_eager(function)
-
-
-def test_autograd_grad_and_assigned_gradients():
-    def function(model, x):
-        loss = model(x).square().mean()
-        parameters = list(model.parameters())
-        for parameter, gradient in zip(
-            parameters, torch.autograd.grad(loss, parameters), strict=True
-        ):
-            parameter.grad = gradient * 0.5
-        return loss
-
-    (model, optimizer), (twin, other) = made(), made()
-    graph = Function(lambda x: function(model, x), optimizer, model=model)
-    torch.manual_seed(1)
-    expected = function(twin, *data()).detach()
-    other.step()
-    torch.manual_seed(1)
-
-    try:
-        got = graph(*data())
-    except OptimizerWithoutBackward as error:
-        pytest.fail(f"autograd.grad is a backward pass, too: {error}")
-    assert torch.equal(got, expected)
-    assert same(model.state_dict(), twin.state_dict())
-
-
-def test_a_gradient_penalty_with_create_graph():
-    def function(model, x):
-        x = x.clone().requires_grad_()
-        out = model.second(torch.tanh(model.first(x))).sum()
-        (gradient,) = torch.autograd.grad(out, x, create_graph=True)
-        loss = out.square() + (gradient.norm(dim=1) - 1).square().mean()
-        loss.backward()
-        return loss
-
-    assert_like_eager(function)
-
-
-def test_gradients_changed_in_build():
-    def function(model, x):
-        loss = model(x).square().mean()
-        loss.backward()
-        for parameter in model.parameters():
-            parameter.grad.mul_(0.1)
-        model.first.bias.grad = None
-        model.second.bias.grad = torch.ones_like(model.second.bias)
-        return loss
-
-    assert_like_eager(function)
-
-
-def test_zero_grad_in_build():
-    def function(model, x):
-        model(x).sum().backward()
-        model.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        return loss
-
-    assert_like_eager(function)
-
-
-def test_no_grad_detach_and_inference_in_build():
-    def function(model, x):
-        with torch.no_grad():
-            target = model(x)
-        loss = (model(x) - target.detach()).square().mean() + model(x).sum()
-        loss.backward()
-        return loss
-
-    assert_like_eager(function)
-
-
-def test_an_autograd_function_of_the_user():
-    class Clipped(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x) -> torch.Tensor:
-            ctx.save_for_backward(x)
-            return x.clamp(min=0)
-
-        @staticmethod
-        def backward(ctx, gradient) -> torch.Tensor:
-            (x,) = ctx.saved_tensors
-            return gradient * (x > 0) * 0.5
-
-    def function(model, x):
-        loss = Clipped.apply(model.first(x)).square().mean()
-        loss.backward()
-        return loss
-
-    assert_like_eager(function)
-
-
-def test_an_optimizer_of_part_of_the_model_leaves_the_rest():
-    (model, _), (twin, _) = made(), made()
-    graph = Function(lambda x: loss_of(model, x), adam(model.second), model=model)
-    other = adam(twin.second)
-    torch.manual_seed(1)
-    got = [graph(x) for x in data(3)]
-    torch.manual_seed(1)
-    for x, value in zip(data(3), got, strict=True):
-        assert torch.equal(loss_of(twin, x).detach(), value)
-        other.step()
-        twin.zero_grad()
-    assert same(model.state_dict(), twin.state_dict())
-    assert all(p.grad is None for p in model.parameters())
-
-
-def loss_of(model, x):
-    loss = model(x).square().mean()
+def twice_over_one_graph(model, x):
+    hidden = model.first(x)
+    hidden.sum().backward(retain_graph=True)
+    loss = model.second(hidden).square().mean()
     loss.backward()
     return loss
 
 
-def test_checkpointed_forward_without_random_draws():
-    def function(model, x):
-        hidden = checkpoint(model.first, x, use_reentrant=False)
-        loss = model.second(torch.tanh(hidden)).square().mean()
-        loss.backward()
-        return loss
-
-    assert_like_eager(function)
+def over_part_of_the_parameters(model, x):
+    loss = model(x).square().mean()
+    loss.backward(inputs=list(model.second.parameters()))
+    return loss
 
 
-def test_saved_tensor_hooks():
-    def function(model, x):
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
-            loss = model.second(torch.tanh(model.first(x))).square().mean()
-        loss.backward()
-        return loss
-
-    assert_like_eager(function)
+def with_a_gradient(model, x):
+    """OneFlow divides by numel here."""
+    out = model(x)
+    out.backward(gradient=torch.ones_like(out) * 0.5)
+    return out
 
 
-def test_functional_transforms():
-    def function(model, x):
-        parameters = dict(model.second.named_parameters())
+def penalty(model, x):
+    x = x.clone().requires_grad_()
+    out = model.second(torch.tanh(model.first(x))).sum()
+    (gradient,) = torch.autograd.grad(out, x, create_graph=True)
+    loss = out.square() + (gradient.norm(dim=1) - 1).square().mean()
+    loss.backward()
+    return loss
 
-        def loss(parameters, row):
-            return torch.func.functional_call(model.second, parameters, (row,)).square().sum()
 
-        with torch.no_grad():
-            hidden = torch.tanh(model.first(x))
-            each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, hidden)
-        out = model(x).square().mean()
-        out.backward()
-        return out + each["weight"].sum()
+def assigned(model, x):
+    loss = model(x).square().mean()
+    parameters = list(model.parameters())
+    gradients = torch.autograd.grad(loss, parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient * 0.5
+    return loss
 
-    assert_like_eager(function)
+
+def changed(model, x):
+    loss = model(x).square().mean()
+    loss.backward()
+    for parameter in model.parameters():
+        parameter.grad.mul_(0.1)
+    model.first.bias.grad = None
+    model.second.bias.grad = torch.ones_like(model.second.bias)
+    return loss
+
+
+def without_gradients(model, x):
+    with torch.no_grad():
+        target = model(x)
+    loss = (model(x) - target.detach()).square().mean() + model(x).sum()
+    loss.backward()
+    return loss
+
+
+class Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, gradient) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * (x > 0) * 0.5
+
+
+def own_function(model, x):
+    loss = Clipped.apply(model.first(x)).square().mean()
+    loss.backward()
+    return loss
+
+
+def saved_tensor_hooks(model, x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
+        loss = model.second(torch.tanh(model.first(x))).square().mean()
+    loss.backward()
+    return loss
+
+
+def functional_transforms(model, x):
+    parameters = dict(model.second.named_parameters())
+
+    def loss(parameters, row):
+        return torch.func.functional_call(model.second, parameters, (row,)).square().sum()
+
+    with torch.no_grad():
+        hidden = torch.tanh(model.first(x))
+        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, hidden)
+    out = model(x).square().mean()
+    out.backward()
+    return out + each["weight"].sum()
+
+
+def autocast(model, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(x)
+    loss = out.float().square().mean()
+    loss.backward()
+    return loss
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        *(several, twice_over_one_graph, over_part_of_the_parameters, with_a_gradient, penalty),
+        *(assigned, changed, without_gradients, own_function, saved_tensor_hooks),
+        *(functional_transforms, autocast),
+    ],
+)
+def test_a_backward_pass_is_eagers(build):
+    done = beside_eager(build, batches=data(4))
+    assert (done.recorded, done.replayed) == (1, 2)
+
+
+def test_an_optimizer_of_part_of_the_model_leaves_the_rest():
+    done = beside_eager(optimizer=lambda model: adam(model.second))
+    assert all(p.grad is None for p in done.model.parameters())
 
 
 def test_optimizer_without_backward():
@@ -237,8 +156,10 @@ def test_optimizer_without_backward():
     assert same(snapshot(model, optimizer), before)
 
 
-@pytest.mark.parametrize("make", [adam, lambda m: torch.optim.SGD(m.parameters(), 0.1, 0.9)])
-@pytest.mark.parametrize("configure", [None, "set_clip_grad_norm"])
+@pytest.mark.parametrize(
+    ("make", "configure"),
+    [(adam, None), (lambda m: torch.optim.SGD(m.parameters(), 0.1, 0.9), "set_clip_grad_norm")],
+)
 def test_a_late_step_without_backward_updates_nothing(make, configure):
     """A batch that is thrown away: the schedule goes on, and so does the training."""
     (model, _), (twin, _) = made(), made()
@@ -323,7 +244,7 @@ def test_calls_under_no_grad_and_inference_mode():
 
 def test_a_training_call_under_no_grad_is_refused_or_right():
     model, optimizer = made()
-    graph = Function(lambda x: loss_of(model, x), optimizer, model=model)
+    graph = Train(model, optimizer)
     graph(*data())
     before = snapshot(model, optimizer)
     with torch.no_grad(), pytest.raises(RuntimeError, match="does not require grad"):
@@ -332,27 +253,8 @@ def test_a_training_call_under_no_grad_is_refused_or_right():
     graph(*data())
 
 
-def test_autocast_around_the_call_and_in_build():
-    (model, optimizer), (twin, other) = made(), made()
-
-    def function(m, x):
-        with torch.autocast("cpu", torch.bfloat16):
-            out = m(x)
-        loss = out.float().square().mean()
-        loss.backward()
-        return loss
-
-    graph = Function(lambda x: function(model, x), optimizer, model=model)
-    torch.manual_seed(1)
-    expected = []
-    for x in data(3):
-        expected.append(function(twin, x).detach())
-        other.step()
-        other.zero_grad()
-    torch.manual_seed(1)
-    assert same([graph(x) for x in data(3)], expected)
-    assert same(model.state_dict(), twin.state_dict())
-
+def test_autocast_around_the_call():
+    model, _ = made()
     evaluate = Function(lambda x: model.first(x), model=model)
     x = data()[0]
     assert evaluate(x).dtype is torch.float32

@@ -75,8 +75,11 @@ class ReadsStateInPlace(nn.Linear):
         return act(super().forward(x).add_(self.bias))
 
 
-@pytest.mark.parametrize("kind", [Plain, ReadsStateInPlace])
-def test_an_op_that_fails_before_the_first_write_changes_nothing(kind):
+@pytest.mark.parametrize(
+    ("kind", "calls"), [(Plain, 0), (ReadsStateInPlace, 1), (Plain, 4), (ReadsStateInPlace, 4)]
+)
+def test_an_op_that_fails_before_the_first_write_changes_nothing(kind, calls):
+    """In a recorded call and in one by a program: eager's own error, which runs the call then."""
     torch.manual_seed(0)
     model = kind(4, 2)
     optimizer = adam(model)
@@ -88,32 +91,9 @@ def test_an_op_that_fails_before_the_first_write_changes_nothing(kind):
 
     graph = Function(function, optimizer, model=model)
     graph.config.set_look_again("off")  # it is about what a program does
-    settle(graph, *data())
-    ACTION.append(fail)
-    before = snapshot(model, optimizer)
-    with pytest.raises(ValueError, match=r"^out of luck$"):  # eager's, which runs the call
-        graph(*data())
-    assert same(snapshot(model, optimizer), before)
-    ACTION.clear()
-    with counters.expect(replays=1):
-        graph(*data())
-
-
-@pytest.mark.parametrize("kind", [Plain, ReadsStateInPlace])
-@pytest.mark.parametrize("calls", [0, 1])
-def test_an_op_that_fails_in_a_recorded_call_raises_as_in_eager_and_changes_nothing(kind, calls):
-    torch.manual_seed(0)
-    model = kind(4, 2)
-    optimizer = adam(model)
-
-    def function(x):
-        loss = model(nn.functional.dropout(x)).square().mean()
-        loss.backward()
-        return loss
-
-    graph = Function(function, optimizer, model=model)
-    for x in data(calls):
-        graph(x)
+    with counters.expect(replays=max(0, calls - 2)):
+        for x in data(calls):
+            graph(x)
     ACTION.append(fail)
     before = snapshot(model, optimizer)
     with pytest.raises(ValueError, match=r"^out of luck$"):
@@ -124,7 +104,7 @@ def test_an_op_that_fails_in_a_recorded_call_raises_as_in_eager_and_changes_noth
     settle(graph, *data())
 
 
-@pytest.mark.parametrize("calls", [0, 1, 2])
+@pytest.mark.parametrize("calls", [0, 2])
 def test_an_optimizer_that_fails_in_a_recorded_call_leaves_what_eager_leaves(calls):
     torch.manual_seed(0)
     model = Net().eval()

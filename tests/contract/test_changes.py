@@ -4,25 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests.contract.models import Eval, Net, Train, data, eager, made, same, snapshot
+from tests.contract.models import Eval, Net, Train, beside_eager, data, eager, made, same, snapshot
 from torchgraph.testing import counters
 
 
-@pytest.mark.parametrize("part", ["", "drop", "norm"])
+@pytest.mark.parametrize("part", ["", "norm"])
 def test_train_and_eval_toggles_are_noticed(part):
-    model, optimizer = made()
-    twin, other = made()
-    graph = Train(model, optimizer)
-    torch.manual_seed(1)
-    got = []
-    for number, x in enumerate(data(6)):
+    def toggle(number, model, _optimizer):
         model.get_submodule(part).train(number % 2 == 0)
-        got.append(graph(x))
-    torch.manual_seed(1)
-    for number, x in enumerate(data(6)):
-        twin.get_submodule(part).train(number % 2 == 0)
-        assert torch.equal(eager(twin, other, x), got[number])
-    assert same(model.state_dict(), twin.state_dict())
+
+    beside_eager(batches=data(9), before=toggle)
 
 
 def test_toggling_back_finds_the_old_program():
@@ -94,34 +85,10 @@ def test_a_sub_module_replaced_added_or_taken_away():
 
 
 def test_requires_grad_flipped():
-    model, optimizer = made()
-    twin, other = made()
-    graph = Train(model, optimizer)
-    torch.manual_seed(1)
-    got = []
-    for number, x in enumerate(data(6)):
+    def flip(number, model, _optimizer):
         model.first.requires_grad_(number not in (2, 3))
-        got.append(graph(x))
-    torch.manual_seed(1)
-    for number, x in enumerate(data(6)):
-        twin.first.requires_grad_(number not in (2, 3))
-        assert torch.equal(eager(twin, other, x), got[number])
-    assert same(snapshot(model, optimizer)[1:], snapshot(twin, other)[1:])
 
-
-def test_module_to_float64():
-    model, _ = made()
-    model.eval()
-    graph = Eval(model)
-    graph(*data())
-    model.to(torch.float64)
-
-    got = graph(data()[0].double())
-
-    assert got.dtype is torch.float64
-    assert torch.equal(got, model(data()[0].double()))
-    model.to(torch.float32)
-    assert torch.equal(graph(*data()), model(*data()))
+    beside_eager(before=flip)
 
 
 def test_training_goes_on_after_to_float64():

@@ -93,16 +93,6 @@ def test_other_lengths_in_the_same_shapes_are_other_programs(frozen):
             assert torch.equal(graph(batch), frozen(batch)[1]), number
 
 
-@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
-def test_lengths_that_are_others_in_each_call_stay_right(frozen):
-    graph = Function(lambda batch: frozen(batch)[1], model=frozen)
-    graph.config.set_cache_size(2)
-    lengths = [(4, 3, 2), (4, 4, 1), (4, 2, 3), (2, 3, 4), (1, 4, 4), (3, 4, 2), (4, 1, 4)]
-    for number in range(3 * len(lengths)):
-        batch = packed(*lengths[number * 3 % 7])
-        assert torch.equal(graph(batch), frozen(batch)[1]), number
-
-
 def test_packed_sequences_train_like_eager():
     def made():
         torch.manual_seed(0)

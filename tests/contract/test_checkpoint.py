@@ -34,12 +34,9 @@ def sgd(model):
 
 RESUMED = [
     (adam, 0),
-    (adam, 1),
     (adam, 5),
     (sgd, 1),
     (lambda m: torch.optim.RAdam(m.parameters(), lr=0.05), 5),
-    (lambda m: torch.optim.ASGD(m.parameters(), lr=0.05), 5),
-    (lambda m: torch.optim.Adafactor(m.parameters(), lr=0.05), 5),
 ]
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Eval, Function, Net, Train, adam, data, eager, made, same
+from tests.support import settle
 from torchgraph import _torch, errors
 from torchgraph.config import GraphConfig
 
@@ -219,13 +220,19 @@ def test_a_module_reassigned_and_deleted():
     model, _ = made()
     graph = Eval(model.eval())
     x = data()[0]
-    graph(x)
+    settle(graph, x)
     other = nn.Linear(4, 2)
     graph.model = other
-    assert torch.equal(graph(x), other(x))
-    assert list(graph.state_dict()) == ["model", "_train"]
+    assert torch.equal(settle(graph, x), other(x))
+    graph.model = model
+    assert torch.equal(graph(x), model(x))
+    graph.more = other  # which changes nothing
+    assert torch.equal(graph(x), model(x))
+    assert list(graph.state_dict()) == ["model", "more", "_train"]
     del graph.model
     assert not hasattr(graph, "model")
+    with pytest.raises(AttributeError):
+        graph(x)
     with pytest.raises(AttributeError):
         del graph.model
 
@@ -327,13 +334,13 @@ def test_a_class_with_its_own_init_arguments_and_methods():
     assert torch.equal(graph(*data()), model(*data()) + 8)
 
 
-def test_report_before_the_first_call():
-    with pytest.raises(errors.NotCompiled):
-        Eval(nn.Linear(1, 1)).report()
-
-
 @pytest.mark.parametrize("pre_dispatch", [False, True])
 def test_a_graph_called_inside_make_fx(pre_dispatch):
     inner = Function(lambda x: x + 1)
     with pytest.raises(errors.NestedGraph, match="Function_"):
         _torch.make_fx(lambda x: inner(x), pre_dispatch=pre_dispatch)(torch.ones(1))
+
+
+def test_report_before_the_first_call():
+    with pytest.raises(errors.NotCompiled):
+        Eval(nn.Linear(1, 1)).report()

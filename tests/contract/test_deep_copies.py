@@ -10,25 +10,18 @@ import torch
 from torch.nn import functional
 
 import torchgraph as tg
-from tests.contract.loops import Loop, assert_as_eager, mlp, pairs
+from tests.contract.loops import Loop, adam, assert_as_eager, mlp, pairs, supervised
 from torchgraph.errors import NoProgram
 
 
 def gradients() -> Loop:
-    model = mlp()
-    optimizer = torch.optim.Adam(model.parameters())
-
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = functional.mse_loss(model(x), y)
-        loss.backward()
-        found = copy.deepcopy([p.grad for p in model.parameters()])
-        for parameter, gradient in zip(model.parameters(), found, strict=True):
+    def doubled(parameters):
+        parameters = list(parameters)
+        found = copy.deepcopy([p.grad for p in parameters])
+        for parameter, gradient in zip(parameters, found, strict=True):
             parameter.grad = gradient * 2
-        optimizer.step()
-        return loss
 
-    return Loop(step, [model, optimizer])
+    return supervised(adam, clip=doubled)
 
 
 def weights_to_go_back_to() -> Loop:
@@ -83,17 +76,7 @@ class Averaging(torch.optim.Optimizer):
 
 
 def in_an_optimizer() -> Loop:
-    model = mlp()
-    optimizer = Averaging(model.parameters())
-
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = functional.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Loop(step, [model, optimizer])
+    return supervised(Averaging)
 
 
 @pytest.mark.parametrize(

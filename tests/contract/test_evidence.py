@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -206,10 +206,8 @@ def test_two_arguments_over_one_numpy_array() -> None:
             assert torch.equal(graph(*pair), step(*twins))
 
 
-@pytest.mark.parametrize("kinds", ["ccccpp", "pppccc", "cpcpcpcp"])
-@pytest.mark.parametrize(
-    "step", [lambda x: x * (1 + 2j), lambda x: x.imag * 2, lambda x: (x * x).imag]
-)
+@pytest.mark.parametrize("kinds", ["ccccpp", "pppcpcc"])
+@pytest.mark.parametrize("step", [lambda x: x * (1 + 2j), lambda x: (x * x).imag])
 def test_conjugated_and_plain_arguments(step: Callable[..., Any], kinds: str) -> None:
     graph = Function(step)
     for kind in kinds:
@@ -245,15 +243,7 @@ def scheduled(model: nn.Module | None = None) -> tuple[Train, Any, nn.Module]:
     return Train(model, optimizer, schedule), schedule, model
 
 
-@pytest.fixture
-def ctrl_c_raises() -> Iterator[None]:
-    """Also where the tests run in the background, whose shell has Ctrl-C ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c_raises")
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_a_program_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, schedule, model = scheduled()
     graph(*data())

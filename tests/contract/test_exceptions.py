@@ -11,17 +11,11 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.exceptions import CALLS, LOOPS, data, failing, outcomes
+from tests.contract.models import same
+from tests.support import thinned
 from torchgraph.errors import EagerWarning
 
 warn = pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 def both(name, seed, backend="aten"):
@@ -46,8 +40,8 @@ def raised(call):
 
 
 @warn
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("seed", thinned([0, 1], keep=[0]))
+@pytest.mark.parametrize("name", thinned(LOOPS, keep=set(LOOPS) - {"index", "gather"}))
 def test_a_loop_in_which_ops_raise_is_as_in_eager(name, seed):
     expected, got, graph = both(name, seed)
     for call, pair in enumerate(zip(expected, got, strict=True)):
@@ -55,6 +49,7 @@ def test_a_loop_in_which_ops_raise_is_as_in_eager(name, seed):
     assert graph.report().calls.programs >= CALLS - sum(failing(seed)) - 4
 
 
+@pytest.mark.slow
 def test_a_compiled_loop_is_as_in_eager():
     expected, got, graph = both("labels", 1, "inductor")
     assert graph.report().backend == "inductor"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Any
 
@@ -304,15 +303,6 @@ def test_a_late_surprise_never_raises(mode):
     assert len(told) == 2  # of two shapes
     with counters.expect(replays=1):
         assert torch.equal(graph(torch.ones(2)), torch.full((2,), 2.0))
-
-
-def test_a_step_that_escapes_late_in_a_training_that_never_had_a_program():
-    numbers = itertools.count()
-    graph = Function(lambda x: x.numpy() if len(x) == 3 else x * next(numbers))
-    with pytest.warns(EagerWarning) as told:
-        found = [graph(torch.ones(size)) for size in (2, 2, 2, 2, 2, 3)]
-    assert [one.category for one in told] == [errors.MovingConstant, EagerWarning]
-    assert len(found) == 6
 
 
 def test_the_mode_may_be_set_after_an_error():

@@ -10,7 +10,6 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Function, Train, data, made
-from tests.support import settle
 from torchgraph.errors import CaptureError, UnsupportedInput
 from torchgraph.testing import counters
 
@@ -24,12 +23,6 @@ class Batch:
     x: torch.Tensor
     scale: float = 1.0
     extra: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    x: torch.Tensor
-    name: str
 
 
 class Pair(NamedTuple):
@@ -59,27 +52,11 @@ class Logits(ModelOutput):
 
 
 CALLS: dict[str, tuple[Any, Any]] = {
-    "positional": (lambda a, b: a - 2 * b, lambda a, b: ((a, b), {})),
     "keywords": (lambda a, b: a - 2 * b, lambda a, b: ((), {"b": b, "a": a})),
     "mixed": (lambda a, *, b: a - 2 * b, lambda a, b: ((a,), {"b": b})),
     "default": (lambda a, b=None, c=3: a * c if b is None else a, lambda a, b: ((a,), {})),
     "star": (lambda *xs, **ks: xs[0] - 2 * ks["k"], lambda a, b: ((a,), {"k": b})),
-    "list": (lambda xs: xs[0] - 2 * xs[1], lambda a, b: (([a, b],), {})),
-    "tuple": (lambda xs: xs[0] - 2 * xs[1], lambda a, b: (((a, b),), {})),
-    "dict": (lambda d: d["a"] - 2 * d["b"], lambda a, b: (({"a": a, "b": b},), {})),
     "int keys": (lambda d: d[1] - 2 * d[0], lambda a, b: (({1: a, 0: b},), {})),
-    "ordered": (
-        lambda d: d["a"] - 2 * d["b"],
-        lambda a, b: ((collections.OrderedDict(a=a, b=b),), {}),
-    ),
-    "defaultdict": (
-        lambda d: d["a"] - 2 * d["b"][0],
-        lambda a, b: ((collections.defaultdict(list, a=a, b=[b]),), {}),
-    ),
-    "dataclass": (lambda d: d.x * d.scale - d.extra[0], lambda a, b: ((Batch(a, 3.0, [b]),), {})),
-    "frozen": (lambda d: d.x * len(d.name), lambda a, b: ((Frozen(a, "abc"),), {})),
-    "namedtuple": (lambda p: p.left - p.right["k"], lambda a, b: ((Pair(a, {"k": b}),), {})),
-    "ModelOutput": (lambda o: o.loss - o["logits"], lambda a, b: ((Logits(a, b),), {})),
     "nested": (
         lambda t: t[0]["x"][1] - 2 * t[1].extra.left,
         lambda a, b: (([{"x": (None, a)}, Batch(b, extra=Pair(b, None))],), {}),
@@ -109,40 +86,19 @@ def test_any_tree_of_arguments(name):
 
 def test_an_input_mutated_in_build_changes_for_the_caller():
     def function(x, d):
-        x.add_(1)
+        x[0].zero_()
+        x.t()[1] += 1
         d["y"][0].mul_(2)
-        return x + d["y"]
+        return x.sum() + d["y"]
 
     graph = Function(function)
-    for _ in range(3):
-        x, y = torch.ones(2), torch.full((2,), 3.0)
+    for _ in range(4):
+        x, y = torch.ones(2, 3), torch.full((2,), 3.0)
         x2, y2 = x.clone(), y.clone()
         got = graph(x, {"y": y})
         assert torch.equal(got, function(x2, {"y": y2}))
         assert torch.equal(x, x2)
         assert torch.equal(y, y2)
-
-
-def test_a_view_of_an_input_mutated_in_build():
-    def function(x):
-        x[0].zero_()
-        x.t()[1] += 1
-        return x.sum()
-
-    graph = Function(function)
-    for _ in range(2):
-        x, other = torch.ones(2, 3), torch.ones(2, 3)
-        assert torch.equal(graph(x), function(other))
-        assert torch.equal(x, other)
-
-
-def test_an_input_that_is_not_contiguous_keeps_its_layout_and_is_not_touched():
-    graph = Function(lambda x: x * 2)
-    x = torch.arange(6.0).view(2, 3).t()
-    got = graph(x)
-    assert x.stride() == (1, 3)
-    assert torch.equal(got, x * 2)
-    assert got.stride() == (x * 2).stride()
 
 
 @pytest.mark.parametrize("mutate", [False, True])
@@ -165,51 +121,6 @@ def test_the_same_tensor_twice(mutate):
         else:
             assert torch.equal(got, function(other, other))
             assert torch.equal(x, other)
-
-
-def test_the_same_tensor_twice_after_two_different_ones():
-    """The program was captured for two tensors; sharing memory must not slip through."""
-
-    def function(x, y):
-        x.add_(1)
-        return x * 2 + y
-
-    graph = Function(function)
-    settle(graph, torch.ones(2), torch.ones(2))
-    x, other = torch.ones(2), torch.ones(2)
-    with pytest.warns(tg.errors.EagerWarning, match="shares memory"):
-        got = graph(x, x)
-    assert torch.equal(got, function(other, other))
-
-
-def test_two_different_ones_after_the_same_tensor_twice():
-    graph = Function(lambda x, y: x * 2 + y)
-    x, y = tensors(1.0, 10.0)
-    assert torch.equal(settle(graph, x, x), x * 3)
-    assert torch.equal(graph(x, y), x * 2 + y)
-
-
-@pytest.mark.filterwarnings("ignore:The step runs in eager. args.* lies in the memory")
-def test_a_parameter_as_an_argument():
-    model = nn.Linear(2, 2, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-
-    def function(w):
-        loss = (model.weight * w).sum()
-        loss.backward()
-        return loss
-
-    graph = Function(function, optimizer, model=model)
-    twin = model.weight.detach().clone().requires_grad_()
-    expected = (twin * twin).sum()
-    expected.backward()
-    try:
-        got = graph(model.weight)
-    except tg.errors.GraphError:
-        assert torch.equal(model.weight, twin)  # right or refused
-    else:
-        assert torch.equal(got, expected.detach())
-        assert torch.equal(model.weight, twin - twin.grad)
 
 
 @pytest.mark.filterwarnings("ignore:The step runs in eager. args.* lies in the memory")
@@ -250,12 +161,6 @@ def test_overlapping_views_after_separate_ones():
     assert torch.equal(got, function(twin[:3], twin[1:4]))
 
 
-def test_no_argument_at_all():
-    graph = Function(lambda: torch.arange(3))
-    assert torch.equal(graph(), torch.arange(3))
-    assert torch.equal(graph(), torch.arange(3))
-
-
 def test_arguments_that_do_not_fit_build():
     class Two(tg.Graph):
         def build(self, a, b):
@@ -287,11 +192,6 @@ def test_an_input_with_an_autograd_graph_is_refused():
     with pytest.raises(UnsupportedInput, match=r"detach"):
         graph(x)
     assert torch.equal(graph(x.detach()), torch.full((2,), 3.0))
-
-
-def test_a_sparse_input_is_refused():
-    with pytest.raises(UnsupportedInput, match="layout"):
-        Function(lambda x: x + 1)(torch.eye(2).to_sparse())
 
 
 def test_an_input_that_requires_grad_gets_no_grad_and_can_be_differentiated():

@@ -50,9 +50,10 @@ def eager(net: nn.Module, optimizer: optim.Optimizer, clip: float | None, scale:
     return step
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("clip", [None, 0.01])
-@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
+@pytest.mark.parametrize(
+    ("kind", "clip", "scaled"),
+    [(optim.SGD, None, False), (optim.SGD, 0.01, True), (optim.AdamW, 0.01, False)],
+)
 def test_a_graph_trains_them(kind, clip, scaled):
     off = torch.amp.GradScaler("cpu", enabled=False)
     plain, mine = model(), model()
@@ -79,10 +80,3 @@ def test_a_step_trains_them():
         assert torch.equal(left, right)
         assert left.grad is not None
         assert torch.equal(left.grad, right.grad)
-
-
-def test_a_lazy_layer_alone():
-    net = nn.LazyLinear(2)
-    graph = tg.train_step(net, functional.mse_loss, optim.SGD(net.parameters(), 0.1))
-    first, second, *_ = [graph(*batches(1)[0]) for _ in range(4)]
-    assert second < first

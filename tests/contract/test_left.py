@@ -10,28 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-import torchgraph as tg
+from tests.contract.loops import falls_back
 from torchgraph.testing import counters
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchgraph.errors.GraphWarning")
 
 
-def in_a_step(function: Any) -> Any:
-    step = tg.step(function)
-    step.config.set_fallback("eager")
-    step.config.set_backend("aten")
-    return step
-
-
 MOVES = """
 log.insert(0, 1.0); del log[2:]
-log.append(1.0); del log[:-3]
 log.append(1.0); log[:] = log[-2:]
 log[len(log):] = [1.0]; log[:1] = []
 log.append([]); log[-1].append(1.0)
 log.append({"n": 1}); log[-1]["m"] = 2
 log[::2] = [1.0] * len(log[::2])
-del log[0:1]; log.append(1.0)
 log.append(1.0); log.pop(0) if len(log) > 3 else None
 if log: log[-1] = 2.0
 log.sort(key=str); log.append(1.0)
@@ -41,7 +32,7 @@ log.sort(key=str); log.append(1.0)
 @pytest.mark.parametrize("statement", MOVES)
 def test_a_list_is_as_after_eager_whatever_the_loop_does_to_it(statement):
     found = []
-    for wrap in (lambda step: step, in_a_step):
+    for wrap in (lambda step: step, falls_back):
         names: dict[str, Any] = {"log": []}
         code = f"def step(x):\n    {statement}\n    return x * 2\n"
         exec(compile(code, "<step>", "exec"), names)
@@ -68,7 +59,7 @@ def test_an_array_that_is_turned_in_place_is_the_one_that_is_there():
         held.rows[:] = held.rows[::-1]
         return x * float(held.rows[0])
 
-    step = in_a_step(build)
+    step = falls_back(build)
     for number in range(10):
         if number == 5:
             held.rows = held.rows.copy()
@@ -83,7 +74,7 @@ def test_the_gradient_of_a_tensor_from_outside_is_what_the_step_assigns():
         outside.grad = x.clone()
         return outside + 1
 
-    step = in_a_step(build)
+    step = falls_back(build)
     before = counters.replays
     for number in range(6):
         step(torch.full((2,), float(number)))
@@ -98,7 +89,7 @@ def test_a_gradient_that_the_step_drops_is_gone():
         outside.grad = None
         return x + outside
 
-    step = in_a_step(build)
+    step = falls_back(build)
     for number in range(8):
         if number > 4:
             outside.grad = torch.ones(2)
@@ -114,7 +105,7 @@ def test_a_tensor_that_requires_a_gradient_since_is_not_written_in_place():
         outside.add_(1)
         return x * 2
 
-    step = in_a_step(build)
+    step = falls_back(build)
     for _ in range(5):
         step(torch.ones(2))
     outside.requires_grad_()
@@ -131,7 +122,7 @@ def test_a_place_that_the_loop_empties_is_filled_again():
         held.b = {"it": cfg.it}
         return x * 2
 
-    step = in_a_step(build)
+    step = falls_back(build)
     before = counters.replays
     for number in range(9):
         if number == 5:
@@ -149,7 +140,7 @@ def test_each_call_makes_its_own_list_though_it_equals_the_last():
         held.a = sorted(cfg.it)
         return x * 2
 
-    step, seen = in_a_step(build), []
+    step, seen = falls_back(build), []
     before = counters.replays
     for _ in range(7):
         step(torch.ones(2))
@@ -166,7 +157,7 @@ def test_a_module_attribute_follows_an_object_that_comes_back():
         module.last = cfg.it
         return x * 2
 
-    step = in_a_step(build)
+    step = falls_back(build)
     for number in range(11):
         cfg.it = second if 5 <= number < 8 else first
         step(torch.ones(2))

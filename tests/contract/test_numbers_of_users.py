@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import datetime
 import decimal
 import json
 import math
 import pickle
-import statistics
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -37,14 +35,14 @@ def shown(step: Any, state: Callable[[], tuple[Any, ...]], calls: int, between: 
     return found
 
 
-def served(make: Any, calls: int = 14, between: Any = None) -> int:
+def served(make: Any, calls: int = 14, between: Any = None, programs: int = 8) -> int:
     """How many calls programs have served; all are as in eager."""
     between = between or (lambda held: lambda number: None)
     step, state = make()
     expected = shown(step, state, calls, between(step))
     step, state = make()
     step = tg.step(step)
-    step.config.set_backend("aten")
+    step.config.set_cache_size(programs)
     before = counters.replays
     assert shown(step, state, calls, between(step)) == expected
     return counters.replays - before
@@ -78,19 +76,19 @@ def test_the_length_of_a_list_of_numbers_counts():
         served(make, 20)
 
 
-def test_a_branch_at_step_1000_of_2000():
+def test_a_branch_at_step_40_of_60():
     def make():
         t = Trainer()
 
         def step(x):
             t.n += 1
-            loss = t.train(x, 0.5 if t.n > 1000 else 1.0)
+            loss = t.train(x, 0.5 if t.n > 40 else 1.0)
             t.avg = 0.99 * t.avg + 0.01 * loss.item()
             return loss
 
         return step, lambda: (t.n, t.avg)
 
-    assert served(make, 2000) >= 1990
+    assert served(make, 60) >= 54
 
 
 def test_what_the_loop_assigns_between_calls_is_seen():
@@ -177,12 +175,11 @@ TAKEN = {
     "caught": caught,
     "Decimal": decimal.Decimal,
     "pickle": pickle.dumps,
-    "timedelta": lambda n: datetime.timedelta(seconds=n),
-    "mean": lambda n: statistics.mean([n, 1]),
     "text": lambda n: f"{n:03d} {n} {n!r}",
     "type": lambda n: type(n).__name__,
     "arrays": arrays,
-    "keys": lambda n: ({n: 1}, n in {3, 5}, [7, 8, 9][n % 3], list(range(n))[:2]),
+    "keys": lambda n: ({n: 1}, n in {3, 5}),
+    "indices": lambda n: ([7, 8, 9][n % 3], list(range(n))[:2]),
 }
 """Code that takes Python's own numbers alone, or asks which ones it got."""
 
@@ -204,7 +201,7 @@ def test_code_that_takes_pythons_own_numbers_gets_them(name):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EagerWarning)
-        served(make, 8)
+        served(make, 7, programs=2)
 
 
 def inverted(n, v):
@@ -221,13 +218,6 @@ def overflows(n, v):
         return n, 1.0
 
 
-def powers(n, v):
-    try:
-        return n, (v + 0.5) ** 3
-    except OverflowError:
-        return n, 0.5
-
-
 def rounds(n, v):
     try:
         return math.floor(v), v * 1e100 + 1
@@ -239,7 +229,7 @@ def complex_roots(n, v):
     return n, abs((3.5 - n) ** 0.5)
 
 
-@pytest.mark.parametrize("made", [inverted, overflows, powers, rounds, complex_roots])
+@pytest.mark.parametrize("made", [inverted, overflows, rounds, complex_roots])
 def test_whether_a_number_raises_is_a_way_that_python_goes(made):
     """Caught in the step, and so is where a root leaves the real numbers."""
 
@@ -254,7 +244,7 @@ def test_whether_a_number_raises_is_a_way_that_python_goes(made):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EagerWarning)
-        served(make, 24)
+        served(make, 14)
 
 
 def test_a_number_that_is_moved_in_a_container_of_numbers_is_followed():
@@ -278,19 +268,6 @@ def test_a_number_that_is_moved_in_a_container_of_numbers_is_followed():
         assert served(make, 20) >= 6
 
 
-def test_what_hands_a_number_to_others_is_said_with_its_line():
-    t, seen = Trainer(), []
-
-    @tg.step
-    def step(x):
-        t.n += 1
-        seen.append(json.dumps({"n": t.n}))  # here
-        return t.train(x)
-
-    with pytest.warns(EagerWarning, match=r"Python's own alone.*JSON.*# here"):
-        list(map(step, [torch.ones(4, 6)] * 4))
-
-
 def test_a_number_as_an_index_or_a_key_is_told_so():
     t, found = Trainer(), {}
 
@@ -300,9 +277,10 @@ def test_a_number_as_an_index_or_a_key_is_told_so():
         found[t.n] = 1.0  # here
         return t.train(x)
 
+    step.config.set_cache_size(2)
     with pytest.warns(EagerWarning, match=r"an index or a key was \d+ and is \d+ .*# here"):
-        list(map(step, [torch.ones(4, 6)] * 16))
-    assert list(found) == list(range(1, 17))
+        list(map(step, [torch.ones(4, 6)] * 8))
+    assert list(found) == list(range(1, 9))
 
 
 class Sums(NamedTuple):
@@ -322,7 +300,7 @@ def test_numbers_in_a_tuple_with_names_stay_in_eager_with_their_line():
         return step, lambda: (held[0], type(held[0].total))
 
     with pytest.warns(EagerWarning, match=r"decides.*# here"):
-        served(make, 16)
+        served(make, 8, programs=2)
 
 
 def test_a_list_of_numbers_that_grows_is_told_so():
@@ -335,7 +313,7 @@ def test_a_list_of_numbers_that_grows_is_told_so():
         return sum(window)  # here
 
     with pytest.warns(EagerWarning, match=r"sum> takes \d values where it took \d .*# here"):
-        list(map(step, [torch.ones(4, 6)] * 8))
+        list(map(step, [torch.ones(4, 6)] * 6))
 
 
 def test_a_call_that_is_made_again_leaves_nothing_behind():
@@ -345,14 +323,14 @@ def test_a_call_that_is_made_again_leaves_nothing_behind():
     def step(x):
         t.n += 1
         loss = t.train(x)
-        seen.append(json.dumps(t.n))
+        seen.append(json.dumps(t.n))  # here
         return loss
 
     eager = Trainer()
     batches = [torch.ones(4, 6)] * 4
     for x in batches:
         eager.train(x)
-    with pytest.warns(EagerWarning, match="takes Python's own alone.*JSON"):
+    with pytest.warns(EagerWarning, match=r"takes Python's own alone.*JSON.*# here"):
         list(map(step, batches))
     assert seen == ["1", "2", "3", "4"]
     assert t.n == 4

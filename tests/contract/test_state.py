@@ -12,7 +12,7 @@ from tests.contract.models import (
     Function,
     Net,
     Train,
-    adam,
+    beside_eager,
     data,
     eager,
     made,
@@ -29,8 +29,6 @@ from torchgraph.testing import counters
     [
         lambda p: torch.optim.AdamW(p, lr=0.05),
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-        lambda p: torch.optim.Adagrad(p, lr=0.1),
-        lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9),
     ],
 )
 def test_ten_eager_ten_graph_ten_eager_are_thirty_eager(make):
@@ -59,21 +57,6 @@ def test_ten_eager_ten_graph_ten_eager_are_thirty_eager(make):
     assert same(left.state_dict(), right.state_dict())
     assert same(one.state_dict(), two.state_dict())
     assert same(schedule.state_dict(), other.state_dict())
-
-
-def test_graph_first_then_eager_then_graph():
-    model, optimizer = made()
-    other, two = made()
-    graph = Train(other, two)
-    torch.manual_seed(1)
-    expected = [eager(model, optimizer, x) for x in data(9)]
-    torch.manual_seed(1)
-    got = []
-    for number, x in enumerate(data(9)):
-        got.append(eager(other, two, x) if number % 2 else graph(x))
-
-    assert same(got, expected)
-    assert same(snapshot(model, optimizer)[1:], snapshot(other, two)[1:])
 
 
 def test_the_users_objects_are_the_state():
@@ -140,23 +123,11 @@ def test_a_parameter_written_in_place_by_the_user_is_used():
 
 
 def test_data_swapped_for_other_memory_is_used():
-    model, optimizer = made()
-    twin, other = made()
-    graph = Train(model, optimizer)
-    torch.manual_seed(1)
-    for x in data(5):
-        graph(x)
-    torch.manual_seed(1)
-    for x in data(5):
-        eager(twin, other, x)
-    for m in (model, twin):
-        m.first.weight.data = m.first.weight.data.clone() * 2
-    torch.manual_seed(2)
-    got = graph(*data())
-    torch.manual_seed(2)
+    def swap(number, model, _optimizer):
+        if number == 5:
+            model.first.weight.data = model.first.weight.data.clone() * 2
 
-    assert torch.equal(got, eager(twin, other, *data()))
-    assert same(model.state_dict(), twin.state_dict())
+    beside_eager(before=swap)
 
 
 @pytest.fixture
@@ -199,42 +170,23 @@ def test_optimizer_state_cleared_starts_over():
     assert {slot["step"].item() for slot in optimizer.state.values()} == {1.0}
 
 
-def test_gradients_are_none_after_a_call():
-    model, optimizer = made()
-    graph = Train(model, optimizer)
-    for _ in range(5):
-        graph(*data())
-        assert [p.grad for p in model.parameters()] == [None] * 6
-
-
 @pytest.mark.parametrize("none", [True, False])
 def test_a_gradient_left_behind_is_added_to_as_in_eager(none):
-    model, optimizer = made()
-    twin, other = made()
-    graph = Train(model, optimizer)
-    torch.manual_seed(1)
-    expected = []
-    for number, x in enumerate(data(9)):
-        if number in (0, 2, 6):  # at a call that would be recorded, and at one that would replay
-            twin(x).sum().backward()
-        if number in (1, 7):
-            other.zero_grad(set_to_none=none)
-        expected.append(eager(twin, other, x))
-    torch.manual_seed(1)
-    got = []
-    for number, x in enumerate(data(9)):
-        if number in (0, 2, 6):
-            model(x).sum().backward()
+    left = (0, 2, 6)  # at a call that would be recorded, and at one that would replay
+
+    def leave(number, model, optimizer):
+        if number in left:
+            model(data()[0]).sum().backward()
         if number in (1, 7):
             optimizer.zero_grad(set_to_none=none)
-        with counters.expect(**({"replays": 0} if number in (0, 2, 6) else {})):
-            got.append(graph(x))
-        assert [p.grad for p in model.parameters()] == [None] * 6
 
-    assert same(got, expected)
-    assert same(snapshot(model, optimizer)[1:], snapshot(twin, other)[1:])
+    def serves_none(number):
+        return counters.expect(**({"replays": 0} if number in left else {}))
+
+    done = beside_eager(batches=data(9), before=leave, around=serves_none)
+    assert [p.grad for p in done.model.parameters()] == [None] * 6
     with counters.expect(captures=0, replays=1):
-        graph(x)
+        done.graph(*data())
 
 
 def test_check_refuses_a_gradient_left_behind_and_names_the_parameter():
@@ -260,17 +212,6 @@ def test_a_gradient_is_no_obstacle_to_an_eval_graph():
     assert torch.equal(graph(*data()), model(*data()))
     assert torch.equal(settle(graph, *data()), model(*data()))
     assert same(grads, [p.grad for p in model.parameters()])
-
-
-def test_an_eval_graph_beside_a_train_graph():
-    model, optimizer = made()
-    train, evaluate = Train(model, optimizer), Eval(model)
-    with counters.expect(captures=2):
-        for x in data(4):
-            model.train()
-            train(x)
-            model.eval()
-            assert torch.equal(evaluate(x), model(x))
 
 
 def test_two_train_graphs_share_one_optimizer():
@@ -315,12 +256,7 @@ def test_buffers_that_forward_rebinds():
             self.last.copy_(x[0].detach())
             return x * self.weight * self.seen
 
-    model, twin = Counts(), Counts()
-    graph = Train(model, adam(model))
-    other = adam(twin)
-    for x in data(6):
-        assert torch.equal(graph(x), eager(twin, other, x))
-        assert same(model.state_dict(), twin.state_dict())
+    assert beside_eager(make=Counts).replayed >= 3
 
 
 def test_non_persistent_buffers_and_none_buffers():

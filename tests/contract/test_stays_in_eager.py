@@ -43,6 +43,8 @@ class Counting:
             raise ValueError("too large")
         return {
             "loss": loss,
+            "same": loss,
+            "weight": self.model.weight,
             "again": self.model(x).sum(),
             "total": self.model.total,
             "given": x,
@@ -52,10 +54,10 @@ class Counting:
 
 @pytest.fixture
 def settled():
-    """(the loop, its step that stays in eager, a twin): after 30 calls."""
+    """(the loop, its step that stays in eager, a twin): after 20 calls."""
     loop, twin = Counting(), Counting()
     step = tg.step(loop.step)
-    given = batches(30)
+    given = batches(20)
     with pytest.warns(EagerWarning, match="calls"):
         found = list(map(step, given))
     assert same(found, [copied(twin.step(x.clone())) for x in given])
@@ -88,7 +90,11 @@ def test_its_results_are_detached_and_stay_as_they_are(settled):
     x.zero_()
     loop.model.total.zero_()
     loop.model.bias.grad.zero_()
+    with torch.no_grad():
+        loop.model.weight.zero_()
     assert same(found, kept)
+    assert found["same"] is found["loss"]
+    assert not found["weight"].requires_grad
 
 
 def test_a_backward_into_its_result_is_an_error(settled):

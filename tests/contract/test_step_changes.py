@@ -14,26 +14,13 @@ from torch.nn import functional
 
 import torchgraph as tg
 from tests import support
-from tests.contract.loops import Loop, assert_as_eager, mlp, pairs, snapshot
+from tests.contract.loops import Loop, assert_as_eager, mlp, pairs, snapshot, supervised
 from torchgraph.counters import counters
 
 Change = Callable[[nn.Module, torch.optim.Optimizer], Any]
 
 
-def changed(changes: dict[int, Change], model: Callable[[], nn.Module] = mlp) -> Loop:
-    """A supervised loop in which ``changes`` happen before the calls of these numbers."""
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = functional.mse_loss(net(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    between = {number: partial(change, net, optimizer) for number, change in changes.items()}
-    return Loop(step, [net, optimizer], between)
+momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 def with_dropout() -> nn.Module:
@@ -81,7 +68,6 @@ def train(net: nn.Module, _: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "model", "replayed"),
     [
-        ({4: freeze}, mlp, 7),
         ({4: freeze, 8: thaw}, mlp, 7),
         ({4: set_rate(0.01), 6: set_rate(0.5)}, mlp, 9),
         ({5: forget_momentum}, mlp, 8),
@@ -90,15 +76,17 @@ def train(net: nn.Module, _: Any) -> None:
         ({5: drop_gradients}, mlp, 9),
         ({4: evaluate, 8: train}, with_dropout, 7),
     ],
-    ids=["freeze", "thaw", "rate", "state", "weights", "data", "gradients", "modes"],
+    ids=["thaw", "rate", "state", "weights", "data", "gradients", "modes"],
 )
 def test_changes_from_outside(changes, model, replayed):
-    assert_as_eager(partial(changed, changes, model), pairs(12), replayed=replayed)
+    assert_as_eager(
+        partial(supervised, momentum, model, between=changes), pairs(12), replayed=replayed
+    )
 
 
 def test_layers_are_thawed_one_after_the_other():
     def make():
-        loop = changed({}, lambda: nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]))
+        loop = supervised(momentum, lambda: nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]))
         net = loop.owners[0].requires_grad_(False)
         thawing = {4 * n: partial(net[2 - n].requires_grad_, True) for n in range(3)}
         return Loop(loop.step, loop.owners, thawing)
@@ -106,49 +94,8 @@ def test_layers_are_thawed_one_after_the_other():
     assert_as_eager(make, lambda: [(x, x) for x, _ in pairs(12)()], replayed=3)
 
 
-def test_a_new_optimizer():
-    def make():
-        model = mlp()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        def replace():
-            nonlocal optimizer
-            optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-
-        return Loop(step, [model, lambda: optimizer.state_dict()], {5: replace})
-
-    assert_as_eager(make, pairs(12), replayed=8)
-
-
-def test_a_new_optimizer_of_the_same_kind():
-    def make():
-        model = mlp()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        def replace():
-            nonlocal optimizer
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-        return Loop(step, [model, lambda: optimizer.state_dict()], {5: replace})
-
-    assert_as_eager(make, pairs(12), replayed=8)
-
-
-def test_a_new_model():
+@pytest.mark.parametrize("new", ["optimizer", "kind", "model"])
+def test_what_a_name_of_the_step_stands_for_is_replaced(new):
     def make():
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -162,30 +109,29 @@ def test_a_new_model():
 
         def replace():
             nonlocal model, optimizer
-            model = mlp()
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model = mlp() if new == "model" else model
+            kind = torch.optim.Adam if new == "kind" else torch.optim.SGD
+            optimizer = kind(model.parameters(), lr=0.01)
 
-        return Loop(step, [model, lambda: snapshot(model)], {5: replace})
+        return Loop(step, [lambda: snapshot(model), lambda: optimizer.state_dict()], {5: replace})
 
-    assert_as_eager(make, pairs(12), replayed=8)
+    assert_as_eager(make, pairs(9), replayed=5)
 
 
 def test_a_param_group_is_added():
     def make():
-        model, more = mlp(), nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        more = nn.Linear(1, 1)
 
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = functional.mse_loss(more(model(x)), y)
-            loss.backward()
-            optimizer.step()
-            return loss
+        def model():
+            return nn.Sequential(mlp(), more)
 
-        def add():
+        def add(_, optimizer):
             optimizer.add_param_group({"params": more.parameters(), "lr": 0.01})
 
-        return Loop(step, [model, more, optimizer], {6: add})
+        def of_the_first(parameters):
+            return momentum(list(parameters)[:4])
+
+        return supervised(of_the_first, model, between={6: add})
 
     assert_as_eager(make, pairs(12), replayed=6)
 
@@ -222,7 +168,7 @@ def test_another_size_of_batch_has_its_own_program():
             (torch.randn(rows, 4), torch.randn(rows, 1)) for rows in (3, 3, 3, 3, 5, 5, 5, 3, 5)
         ]
 
-    graph = assert_as_eager(partial(changed, {}), batches, replayed=4)
+    graph = assert_as_eager(supervised, batches, replayed=5)
 
     assert len(support.replays(graph)) == 2
 
@@ -231,8 +177,9 @@ class Stop(Exception):
     """Raised by the loops below."""
 
 
-@pytest.mark.parametrize("place", ["forward", "backward", "step"])
-@pytest.mark.parametrize("when", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("when", "place"), [(0, "backward"), (1, "forward"), (1, "step"), (4, "forward"), (4, "step")]
+)
 def test_an_exception_leaves_what_it_leaves_in_eager(when, place):
     def run(wrap):
         torch.manual_seed(0)

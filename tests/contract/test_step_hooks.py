@@ -53,14 +53,8 @@ def results(register: Callable[[optim.Optimizer], Any], wrap: Callable[[Any], An
     return found
 
 
-@pytest.mark.parametrize("backend", ["aten", "auto"])
 @pytest.mark.parametrize("kind", REGISTER)
-def test_gradients_are_eagers(kind, backend):
-    def wrap(step: Any) -> Any:
-        wrapped = tg.step(step)
-        wrapped.config.set_backend(backend, switch_at=1000 if backend == "auto" else None)
-        return wrapped
-
+def test_gradients_are_eagers(kind):
     expected = results(REGISTER[kind], lambda step: step)
-    got = results(REGISTER[kind], wrap)
+    got = results(REGISTER[kind], tg.step)
     assert all(map(torch.equal, got, expected))

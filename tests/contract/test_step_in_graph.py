@@ -68,27 +68,19 @@ def test_it_is_the_eager_step(added, scheduled):
     assert counters.replays - before == 7
 
 
-def test_micro_batches_are_the_graphs():
+@pytest.mark.parametrize(
+    ("configure", "what"),
+    [
+        (lambda graph: graph.config.set_gradient_accumulation_steps(3), "gradient accumulation"),
+        (lambda graph: graph.set_grad_scaler(torch.amp.GradScaler("cpu")), "a grad scaler"),
+        (lambda graph: graph.config.set_clip_grad_norm(1.0), "clipping"),
+    ],
+)
+def test_what_was_set_is_the_graphs(configure, what):
     graph = Own(added=True)
-    graph.config.set_gradient_accumulation_steps(3)
+    configure(graph)
 
-    with pytest.raises(OptimizerStepInBuild, match="it has gradient accumulation set"):
-        graph(*pairs(1)()[0])
-
-
-def test_a_scaler_that_was_set_is_the_graphs():
-    graph = Own(added=True)
-    graph.set_grad_scaler(torch.amp.GradScaler("cpu"))
-
-    with pytest.raises(OptimizerStepInBuild, match="it has a grad scaler set"):
-        graph(*pairs(1)()[0])
-
-
-def test_clipping_that_was_set_is_the_graphs():
-    graph = Own(added=True)
-    graph.config.set_clip_grad_norm(1.0)
-
-    with pytest.raises(OptimizerStepInBuild, match="it has clipping set"):
+    with pytest.raises(OptimizerStepInBuild, match=f"it has {what} set"):
         graph(*pairs(1)()[0])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
@@ -13,37 +12,6 @@ from tests.contract import learners
 from tests.contract.loops import Loop, assert_as_eager, mlp
 from tests.contract.test_published_loops import assert_mostly_compiled, in_this_process
 from torchgraph.lower.inductor import job
-
-
-def test_gan():
-    def make():
-        generator, critic = mlp(3, 4), mlp(4, 1)
-        generates = torch.optim.Adam(generator.parameters(), 1e-2, betas=(0.5, 0.999))
-        judges = torch.optim.Adam(critic.parameters(), 1e-2)
-        criterion = nn.BCEWithLogitsLoss()
-
-        def step(real, noise):
-            judges.zero_grad()
-            label = torch.ones(real.size(0), 1)
-            on_real = criterion(critic(real), label)
-            on_real.backward()
-            fake = generator(noise)
-            on_fake = criterion(critic(fake.detach()), torch.zeros_like(label))
-            on_fake.backward()
-            judges.step()
-            generates.zero_grad()
-            loss = criterion(critic(fake), label)
-            loss.backward()
-            generates.step()
-            return on_real + on_fake, loss
-
-        return Loop(step, [generator, critic, generates, judges])
-
-    graph = assert_as_eager(
-        make, lambda: [(torch.randn(5, 4), torch.randn(5, 3)) for _ in range(8)], replayed=6
-    )
-
-    assert len(support.replays(graph)) == 1
 
 
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.CacheThrashWarning")
@@ -78,19 +46,17 @@ def test_gradient_penalty_and_a_generator_every_third_step():
 
 
 LEARNERS = {
-    "td3": (learners.td3, learners.td3_batch, 25),
-    "sac": (learners.sac, learners.sac_batch, 28),
-    "ppo": (learners.ppo, learners.ppo_batch, 28),
-    "dqn": (learners.dqn, learners.dqn_batch, 28),
-    "reinforce": (learners.reinforce, learners.reinforce_batch, 28),
+    "td3": (learners.td3, learners.td3_batch, 5),
+    "sac": (learners.sac, learners.sac_batch, 2),
+    "ppo": (learners.ppo, learners.ppo_batch, 2),
 }
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_thirty_steps_of_learning(name):
-    make, batch, replayed = LEARNERS[name]
+def test_steps_of_learning(name):
+    make, batch, recorded = LEARNERS[name]
 
-    graph = assert_as_eager(make, lambda: [batch(number) for number in range(30)], replayed)
+    graph = assert_as_eager(make, lambda: [batch(number) for number in range(11)], 11 - recorded)
 
     assert len(support.replays(graph)) == (2 if name == "td3" else 1)
 
@@ -101,10 +67,10 @@ def test_thirty_steps_of_learning(name):
 @pytest.mark.filterwarnings("ignore:`torch.jit")  # Inductor's own
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learning_mostly_compiled(name, monkeypatch, tmp_path):
-    make, batch, replayed = LEARNERS[name]
+    make, batch, recorded = LEARNERS[name]
 
     in_this_process(monkeypatch, tmp_path)
-    assert_mostly_compiled(make, lambda: [batch(number) for number in range(30)], replayed)
+    assert_mostly_compiled(make, lambda: [batch(number) for number in range(30)], 30 - recorded)
 
 
 @pytest.mark.parametrize("enabled", [True, False])

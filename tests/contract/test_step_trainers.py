@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import torchgraph as tg
-from tests.contract.loops import Loop, assert_as_eager, mlp, pairs
+from tests.contract.loops import assert_as_eager, mlp, pairs, supervised
 from tests.contract.models import same
 
 
@@ -54,22 +55,10 @@ class Lookahead(torch.optim.Optimizer):
 
 
 def test_an_optimizer_of_ones_own():
-    def make():
-        model = mlp()
-        optimizer = Plain(model.parameters(), lr=0.1)
+    def slower(_, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.05
 
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        def slower():
-            optimizer.param_groups[0]["lr"] = 0.05
-
-        return Loop(step, [model], {5: slower})
-
+    make = partial(supervised, partial(Plain, lr=0.1), between={5: slower})
     assert_as_eager(make, pairs(10), replayed=8)
 
 
@@ -89,7 +78,7 @@ def test_an_optimizer_around_another_one():
 
         step = tg.step(step) if graphed else step
         torch.manual_seed(1)
-        return [step(*batch) for batch in pairs(12)()], dict(model.state_dict())
+        return [step(*batch) for batch in pairs(8)()], dict(model.state_dict())
 
     assert same(run(True), run(False))
 
@@ -113,7 +102,7 @@ class Translates:
         self.optimizer.step()
 
 
-@pytest.mark.parametrize("odd", ["another size", "a view of the other", "other strides", "a leaf"])
+@pytest.mark.parametrize("odd", ["another size", "other strides", "a leaf"])
 def test_batches_in_attributes(odd):
     def run(graphed):
         torch.manual_seed(0)
@@ -123,9 +112,7 @@ def test_batches_in_attributes(odd):
         for number in range(20):
             size = 2 if odd == "another size" and number == 13 else 4
             a, b = torch.randn(size, 3), torch.randn(size, 2)
-            if number == 13 and odd == "a view of the other":
-                b = a[:, :2]
-            elif number == 13 and odd == "other strides":
+            if number == 13 and odd == "other strides":
                 a = a.t().contiguous().t()
             elif number == 13 and odd == "a leaf":
                 b.requires_grad_()
@@ -142,7 +129,7 @@ def test_batches_in_attributes(odd):
 
 
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
-@pytest.mark.parametrize("apart", range(2, 12))
+@pytest.mark.parametrize("apart", [2, 3, 7])
 def test_two_names_of_one_batch_that_part(apart):
     """As of an autoencoder, whose target is its input until noise comes in."""
 
@@ -154,7 +141,7 @@ def test_two_names_of_one_batch_that_part(apart):
         trainer.optimizer = torch.optim.Adam(trainer.net.parameters())
         step = tg.step(trainer.optimize_parameters) if graphed else trainer.optimize_parameters
         losses = []
-        for number in range(16):
+        for number in range(11):
             a = torch.randn(4, 3)
             trainer.set_input(a + 0.1 if number >= apart else a, a)
             step()

@@ -11,10 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import swa_utils
 
-from tests.contract.loops import Loop, assert_as_eager, mlp, pairs
-
-sgd = partial(torch.optim.SGD, lr=0.1)
-adam = partial(torch.optim.Adam, lr=1e-2)
+from tests.contract.loops import Loop, adam, assert_as_eager, mlp, pairs, sgd, supervised
 
 
 @pytest.mark.parametrize("clear", ["none", "zero_"])
@@ -81,38 +78,14 @@ def test_an_average_of_the_weights():
 def test_torchs_own_average_of_the_weights():
     def make():
         model = mlp()
-        optimizer = sgd(model.parameters())
         average = swa_utils.AveragedModel(model)
 
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            average.update_parameters(model)
-            return loss
+        def then(net, loss):
+            average.update_parameters(net)
 
-        return Loop(step, [model, average, optimizer])
+        return supervised(model=lambda: model, then=then, owners=[average])
 
     assert_as_eager(make, pairs(8), replayed=5)
-
-
-def test_a_model_of_which_a_part_is_trained():
-    def make():
-        model = mlp()
-        model[0].requires_grad_(False)
-        optimizer = sgd(model[2].parameters())
-
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return Loop(step, [model, optimizer])
-
-    assert_as_eager(make, pairs(8), replayed=6)
 
 
 def test_norms_of_gradients_and_of_weights_are_results():
@@ -134,23 +107,15 @@ def test_norms_of_gradients_and_of_weights_are_results():
 
 
 def test_what_is_drawn_in_the_step():
-    def make():
-        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
-        optimizer = adam(model.parameters())
+    def model():
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
 
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = functional.mse_loss(model(x + 0.1 * torch.randn_like(x)), y)
-            loss.backward()
-            optimizer.step()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(torch.randn_like(parameter) * 0.01)
-            return loss
+    @torch.no_grad()
+    def then(net, loss):
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.01)
 
-        return Loop(step, [model, optimizer])
-
-    assert_as_eager(make, pairs(8), replayed=6)
+    assert_as_eager(partial(supervised, adam, model, then=then), pairs(8), replayed=6)
 
 
 def test_the_gradient_of_an_argument():
@@ -170,7 +135,7 @@ def test_the_gradient_of_an_argument():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("growth_factor", 4.0), ("backoff_factor", 0.125), ("growth_interval", 3)],
+    [("backoff_factor", 0.125), ("growth_interval", 3)],
 )
 def test_settings_of_a_scaler_that_the_step_updates(setting, value):
     def make():

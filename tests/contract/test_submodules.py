@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from tests.contract.models import Eval, Function, Net, adam, data, same, snapshot
+from tests.contract.models import Eval, Function, Net, adam, beside_eager, data, same
 from torchgraph.errors import EagerWarning
 from torchgraph.testing import counters
 
@@ -46,32 +46,25 @@ class Scaled(torch.autograd.Function):
         return ours.scaled(gradient, 2.5)
 
 
-def compare(build, make=Net, count=7, plain=None):
+def compare(build, make=Net, plain=None):
     """Eager beside a Graph, bitwise; how many calls a program served."""
-    torch.manual_seed(0)
-    model, twin = make(), make()
-    twin.load_state_dict(model.state_dict())
-    optimizer, other = adam(model), adam(twin)
 
-    def step(model, batch, build=build):
-        loss = build(model, batch).square().mean()
-        loss.backward()
-        return loss
+    def trained(result_of):
+        def step(model, batch):
+            loss = result_of(model, batch).square().mean()
+            loss.backward()
+            return loss
 
-    graph = Function(lambda batch: step(model, batch), optimizer, model=model)
-    graph.config.set_fallback("eager")
-    replays = counters.replays
-    torch.manual_seed(1)
-    got = [graph(batch) for batch in data(count)], snapshot(model, optimizer)
-    replays = counters.replays - replays
-    torch.manual_seed(1)
-    expected = []
-    for batch in data(count):
-        expected.append(step(twin, batch, plain or build).detach())
-        other.step()
-        other.zero_grad(set_to_none=True)
-    assert same(got, (expected, snapshot(twin, other)))
-    return replays
+        return step
+
+    done = beside_eager(
+        trained(build),
+        make,
+        batches=data(7),
+        plain=None if plain is None else trained(plain),
+        fallback="eager",
+    )
+    return done.replayed
 
 
 # --- torch.compile --------------------------------------------------------------------------------
@@ -89,7 +82,6 @@ def in_place(model):
 COMPILED = {
     "a module": lambda model: torch.compile(model, backend=never),
     "in place": in_place,
-    "whole": lambda model: torch.compile(model, backend=never, fullgraph=True),
     "a part": lambda model: nn.Sequential(torch.compile(model, backend=never), nn.Linear(2, 2)),
 }
 
@@ -232,22 +224,6 @@ def test_modules_stacked_in_the_step():
         return nn.ModuleList([nn.Linear(4, 2, bias=False) for _ in range(3)])
 
     assert compare(stacked, make=make) == 5
-
-
-def test_lazy_modules_become_what_they_are_in_the_first_call():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(2))
-    graph = Eval(model)
-    replays = counters.replays
-    with torch.no_grad():
-        torch.manual_seed(1)
-        got = [graph(batch) for batch in data(6)]
-        assert counters.replays > replays
-        assert same(got, [model(batch) for batch in data(6)])
-    torch.manual_seed(1)
-    twin = nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(2))
-    with torch.no_grad():
-        assert same(got, [twin(batch) for batch in data(6)])
 
 
 class Steady(nn.Module):

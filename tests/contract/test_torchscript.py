@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.contract.models import Eval, Function, Train, adam, data, eager, same, snapshot, twins
+from tests.contract.models import Eval, Function, Train, adam, beside_eager, data, same, snapshot
 from torchgraph._torch.scripts import optimizes, set_optimize
 from torchgraph.errors import EagerWarning
 from torchgraph.testing import counters
@@ -35,7 +35,6 @@ MODELS = {
     "scripted": lambda: torch.jit.script(plain()),
     "traced": lambda: torch.jit.trace(plain(), data()[0], check_trace=False),
     "loaded": loaded,
-    "a part": lambda: nn.Sequential(torch.jit.script(plain()), nn.Linear(2, 1)),
     "no state": lambda: nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Dropout(0.5))),
     "own": lambda: own_class()(),
 }
@@ -94,12 +93,16 @@ def frozen_weight(model):
     return lambda: model.linear.weight.requires_grad_(True)
 
 
+def other_bias(model):
+    before, model.out.bias = model.out.bias, nn.Parameter(torch.full((2,), 7.0))
+    return lambda: setattr(model.out, "bias", before)
+
+
 CHANGES = {
     "a number": set_("power", 3),
-    "a list": set_("factors", [1.0, 2.0]),
     "a dict": set_("names", {"a": 0.7}),
     "a tensor": set_("shift", torch.full((6,), 0.5)),
-    "a buffer": set_("mean", torch.full((6,), 0.5)),
+    "a parameter": other_bias,
     "the flag": training(""),
     "the flag of a part": training("drop"),
     "requires_grad": frozen_weight,
@@ -109,58 +112,26 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_scripted_module_is_recorded(name):
-    (model, optimizer), (twin, other) = twins(MODELS[name])
-    graph = Train(model, optimizer)
-    batches = [*data(5), *data(4, rows=3), *data(2)]
-
-    def steps(step, model):
-        torch.manual_seed(1)
-        for number, batch in enumerate(batches):
-            model.train(number != 7)
-            yield step(batch)
-
-    replays = counters.replays
-    got = list(steps(graph, model))
-    assert counters.replays - replays >= 4
-    state = snapshot(model, optimizer)
-    assert same(got, list(steps(lambda batch: eager(twin, other, batch), twin)))
-    assert same(state, snapshot(twin, other))
-    graph.report()
+    done = beside_eager(
+        make=MODELS[name],
+        batches=[*data(5), *data(4, rows=3), *data(2)],
+        before=lambda number, model, _: model.train(number != 7),
+    )
+    assert done.replayed >= 4
+    done.graph.report()
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_a_scripted_module_holds_is_noticed(name):
-    (model, optimizer), (twin, other) = twins(MODELS["own"])
-    graph = Train(model, optimizer)
+    held = []
 
-    def run(model, optimizer, step):
-        torch.manual_seed(1)
-        back, found = None, []
-        for number, batch in enumerate(data(15)):
-            if number in (6, 14):
-                back = CHANGES[name](model)
-            elif number == 11:
-                back()
-            found.append(step(batch))
-        back()
-        return found, snapshot(model, optimizer)
+    def change(number, model, _optimizer):
+        if number in (5, 12):
+            held.append(CHANGES[name](model))
+        elif number in (9, 13):
+            held.pop()()
 
-    replays = counters.replays
-    got = run(model, optimizer, graph)
-    assert counters.replays - replays >= 6
-    assert same(got, run(twin, other, lambda batch: eager(twin, other, batch)))
-
-
-def test_parameters_of_a_scripted_module_are_replaced():
-    (model, _), (twin, _) = twins(MODELS["own"])
-    graph = Eval(model)
-    model.eval(), twin.eval()
-    with torch.no_grad():
-        for number, batch in enumerate(data(8)):
-            if number == 4:
-                for one in (model, twin):
-                    one.out.bias = nn.Parameter(torch.full((2,), 7.0))
-            assert torch.equal(graph(batch), twin(batch))
+    assert beside_eager(make=MODELS["own"], batches=data(14), before=change).replayed >= 6
 
 
 def test_a_frozen_module():
@@ -212,9 +183,8 @@ def test_what_no_program_can_follow_runs_in_eager(kind, why):
     assert "Calls: 0 by programs, 0 recorded, 5 in eager" in str(graph.report())
 
 
-@pytest.mark.parametrize("name", ["scripted", "traced"])
-def test_a_step_that_raises_leaves_a_scripted_module_as_it_was(name):
-    model = MODELS[name]()
+def test_a_step_that_raises_leaves_a_scripted_module_as_it_was():
+    model = MODELS["scripted"]()
     optimizer = adam(model)
     graph = Train(model, optimizer)
     graph(*data())
@@ -268,37 +238,16 @@ def test_a_scripted_module_that_build_meets(method):
             out = F.dropout(getattr(stranger, method)(hidden), 0.2)
             return out + torch.from_numpy(hidden.detach().numpy())  # what no recording allows
 
-    torch.manual_seed(0)
-    model, twin = Model(), Model()
-    twin.load_state_dict(model.state_dict())
-    optimizer, other = adam(model), adam(twin)
-    graph = Train(model, optimizer)
-    graph.config.set_fallback("eager")
-    torch.manual_seed(1)
     with pytest.warns(EagerWarning, match=rf"Noisy\.{method} \(at .*test_torchscript") as found:
-        got = [graph(batch) for batch in data(5)]
+        beside_eager(make=Model, batches=data(5), fallback="eager")
     assert len(found) == 1
-    state = snapshot(model, optimizer)
-    torch.manual_seed(1)
-    assert same(got, [eager(twin, other, batch) for batch in data(5)])
-    assert same(state, snapshot(twin, other))
 
 
-def test_modes_of_a_scripted_module_are_seen():
-    model = torch.jit.script(nn.Dropout(0.5))
-    graph = Eval(model)
-    modes = (True, True, True, True, False, True, False, False, False, True)
-    for training in modes:
-        model.train(training)
-        assert bool(graph(torch.ones(99)).eq(1).all()) is not training
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_shape_buckets_leave_scripted_modules_alone(number):
+def test_shape_buckets_leave_scripted_modules_alone():
     model = torch.jit.script(nn.Linear(4, 2))
     graph = Eval(model)
     graph.config.set_shape_buckets(0, [4])
-    batches = data(3, rows=number)
+    batches = data(3, rows=3)
     with pytest.warns(EagerWarning):
         got = [graph(batch) for batch in batches]
     assert same(got, [model(batch) for batch in batches])
@@ -333,23 +282,15 @@ def test_scripted_functions_are_ops_of_the_program(traced):
             else torch.jit.script(_branches)
         )
 
-    torch.manual_seed(0)
-    model, twin = nn.Linear(4, 4), nn.Linear(4, 4)
-    twin.load_state_dict(model.state_dict())
-    optimizer, other = adam(model), adam(twin)
     own, others = function(), function()
-    graph = Function(lambda x: step(own, model, x), optimizer, model=model)
-    batches = [sign * batch for sign in (1, -1, 1) for batch in data(5)]
-    torch.manual_seed(1)
+    done = beside_eager(
+        lambda model, x: step(own, model, x),
+        lambda: nn.Linear(4, 4),
+        batches=[sign * batch for sign in (1, -1, 1) for batch in data(5)],
+        plain=lambda model, x: step(others, model, x),
+    )
     # A script's first run is its profiler's: what was made of it serves no call.
-    with counters.expect(captures=1 if traced else 3):
-        got = [graph(batch) for batch in batches]
-    torch.manual_seed(1)
-    for batch, loss in zip(batches, got, strict=True):
-        assert torch.equal(loss, step(others, twin, batch))
-        other.step()
-        other.zero_grad()
-    assert same(snapshot(model, optimizer), snapshot(twin, other))
+    assert done.recorded == (1 if traced else 3)
 
 
 def test_what_cannot_be_put_back_hides_no_error(monkeypatch):

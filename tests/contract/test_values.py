@@ -12,26 +12,18 @@ from torchgraph.testing import counters
 READS = {
     "item": lambda x: x * x.sum().item(),
     "bool": lambda x: x * bool(x.sum() > 0),
-    "float": lambda x: x * float(x.sum()),
     "int": lambda x: x + int(x.sum()),
     "tolist": lambda x: x[x.argmax().tolist() :],
     "if": lambda x: x * 2 if x.sum() > 0 else x * 3,
-    "not": lambda x: x * 2 if not x.sum() else x * 3,
     "index": lambda x: x + [5, 6, 7][x.argmax()],
     "mask": lambda x: x[x > 0],
     "format": lambda x: x + len(f"{x.sum().item():.0f}"),
     "range": lambda x: sum((x for _ in range(x.argmax())), x),
-    "allclose": lambda x: x + torch.allclose(x, x.abs()),
     "equal": lambda x: x + x.equal(x.abs()),
     "max": lambda x: max([x.sum(), x[0]]),
-    "loop": lambda x: torch.stack([row * 2 if row > 0 else row for row in x]),
     "while": lambda x: _halved(x),
-    "nonzero": torch.nonzero,
     "unique": torch.unique,
-    "mask, reduced": lambda x: x[x > 0].sum(),
-    "masked_select": lambda x: x.masked_select(x > 0),
     "repeat_interleave": lambda x: x.repeat_interleave((x > 0).long() + 1),
-    "two": lambda x: x * 2 if x[0] > 0 and x[1] > 0 else x - 1,
 }
 
 
@@ -97,11 +89,10 @@ def test_a_step_that_branches_on_a_value_trains_as_eager(what):
     "touch",
     [
         lambda loss: loss.detach().numpy(),
-        lambda loss: loss.cpu().detach().numpy().sum(),
         lambda loss: loss.detach().__array__(),
         lambda loss: torch.utils.dlpack.from_dlpack(loss.detach()),
     ],
-    ids=["numpy", "cpu numpy", "array", "dlpack"],
+    ids=["numpy", "array", "dlpack"],
 )
 def test_a_value_that_leaves_is_refused_with_the_line(touch):
     model, optimizer = made()
