@@ -15,9 +15,9 @@ from ..live.step import Leaf, Step
 from ..structure import Contents, Unfit
 from .driven import Driven
 from .history import has_history
-from .host.host import Assigned, OnArgument, Trained, Training
+from .host.host import Assigned, OnArgument, flags
 from .host.kept import tensors_inside
-from .host.trees import Fixed, Trees
+from .host.trees import Trees, constant
 from .ops.recorder import Recorder
 
 
@@ -60,14 +60,14 @@ class Inputs:
 
     def changed(self) -> list[Assigned]:
         """What ``requires_grad_()`` in the step has made of arguments, states and others."""
-        moved = self._step.flags.moved()
-        now = tuple(flag for _, flag in moved)
-        states = [Assigned(Training(tuple(t for t, _ in moved)), Fixed(now, now))] if moved else []
-        flags = [leaf.value.requires_grad for leaf, _ in self._arguments]
-        return states + [
-            Assigned(Trained(number), Fixed(now, now))
-            for number, (before, now) in enumerate(zip(self._trained, flags, strict=True))
-            if now is not before
+        now = [leaf.value.requires_grad for leaf, _ in self._arguments]
+        return [
+            *flags("requires_grad", self._step.flags.moved()),
+            *(
+                Assigned(OnArgument(number, "requires_grad"), constant(now[number]))
+                for number, before in enumerate(self._trained)
+                if now[number] is not before
+            ),
         ]
 
     def attached(

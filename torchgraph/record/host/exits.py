@@ -38,23 +38,19 @@ from ...live.discovery import Entries
 from ...live.logs import is_logger
 from ...live.named import NumberPlace, is_number as is_plain_number, place_key, place_of
 from ...live.step import Leaf
-from ...structure import Unfit, mutable_parts, tensors_in
+from ...structure import Unfit, mutable_parts
 from ..chains.inside import keyed
 from ..chains.resolve import is_library
 from ..chains.touched import Met, Touched
 from ..tape.number import bare, node_of
 from ..tape.watch import AttributeWatch, Change, is_own
-from .asked import Asked, asked
 from .carried import Carried
-from .host import Assigned, modes
-from .kept import NamedArgument, Pair, hidden_in
+from .host import Assigned, Destination, flags
+from .kept import Item, Named, Pair, TensorAt, hidden_in, tensors_inside
 from .replaced import by_place
-from .trees import Fixed, Trees
+from .trees import Trees, constant
 from .written import (
-    Attribute,
     Counter,
-    Moved,
-    Named,
     Overwritten,
     Refilled,
     around_tuples,
@@ -127,7 +123,7 @@ class Exits:
     changes: list[Change] = field(default_factory=list)
     """Those that were read are written again, others no program writes."""
     refused: NoProgram | None = None
-    together: list[Pair | Asked] = field(default_factory=list)
+    together: list[Pair] = field(default_factory=list)
     """Names that led to an argument of the call: they have to in the next one."""
     trees: Trees = field(default_factory=lambda: Trees({}))
     slot: Callable[[Any], object] = no_slot
@@ -164,17 +160,11 @@ class Exits:
         exits = cls(trees=trees, slot=slot, _arguments=numbers, _moving=places)
         exits._by_place = partial(by_place, takes=carried.takes, met=met)
         exits.names += [_kind_of(leaf) for leaf in places.values() if is_number(leaf.fqn)]
-        for count in watch.drop_counters(met.counts):
-            place = Moved(count.owner, count.change.name)
-            assigned = Assigned(place, Fixed(count.by, count.by))
-            exits.repeated[place.key] = (assigned, count.change)
-        for owner, change, value in watch.stores():
-            if (id(own(owner)), change.name) in places:
-                continue
-            there = Attribute(owner, change.name)
-            if Moved(owner, change.name).key not in exits.repeated:
-                stored = Assigned(there, Fixed(value, look(value)))
-                exits.repeated[there.key] = (stored, change)
+        for owner, change, value in watch.stores():  # before what is counted is no read any more
+            if (id(own(owner)), change.name) not in places:
+                exits._repeat(Named(_name_of(owner, change, value)), value, change)
+        for owner, change, by in watch.drop_counters(met.counts):
+            exits._repeat(Counter(_name_of(owner, change, by)), by, change)
         touched = [one for one in met.touched if one.identified and one.name.path]
         exits._identified = {place_key(one.name) for one in touched}
         exits.names += _objects(watch)
@@ -184,9 +174,9 @@ class Exits:
                 exits._add(one, carried)
         for owner, change in watch.changes():
             exits._add_attribute(owner, change, carried)
-        exits.assigned.update((one.place.key, one) for one in modes(watch.modes))
+        exits.assigned.update((m.place.key, m) for m in flags("training", watch.modes.items()))
         exits._keep_together(carried)
-        exits.together += asked(met, watch, arguments)
+        exits.together += _asked(met, watch, arguments)
         for change, name in carried.counted(exits.sees_to):
             exits._find(name, change.before, follow(name.owner(), name.path))
             exits.changes.append(change)
@@ -196,6 +186,12 @@ class Exits:
             exits.strays, exits.refused = [], None
         return exits
 
+    def _assign(self, place: Destination, tree: object) -> None:
+        self.assigned[place.key] = Assigned(place, tree)
+
+    def _repeat(self, place: Destination, value: object, change: Change) -> None:
+        self.repeated[place.key] = Assigned(place, constant(value)), change
+
     def _keep_together(self, carried: Carried) -> None:
         """A tensor that comes as an argument under one name, and is under another one too."""
         named = [name for name in self.names if name.path and isinstance(name.found, Same)]
@@ -203,7 +199,7 @@ class Exits:
         for name in named:
             other = guarded.get(name.found) if carried.takes(name) else None
             if other is not None:
-                self.together.append(Pair(NamedArgument(name), NamedArgument(other)))
+                self.together.append(Pair(Named(name), Named(other)))
 
     def sees_to(self, holder: object, key: object) -> bool:
         """True where what lies in ``holder`` under ``key`` is written again."""
@@ -214,23 +210,21 @@ class Exits:
         value = vars(owner).get(change.name, ABSENT)
         if (id(own(owner)), change.name) in self._moving:
             return
+        name = _name_of(owner, change, value)
         if node_of(value) is not None:
-            there = Attribute(owner, change.name)
-            self.assigned[there.key] = Assigned(there, self.slot(value))
+            self._assign(Named(name), self.slot(value))
             if change.read:
-                self._find(attribute(owner, change.name, value, str(change)), change.before, value)
+                self._find(name, change.before, value)
             return
-        places = (Moved(owner, change.name), Attribute(owner, change.name))
-        if any(place.key in self.repeated for place in places):
+        if any(place(name).key in self.repeated for place in (Counter, Named)):
             return
-        if carried.knows(vars(owner), change.name) and _has_tensors(value):
+        if carried.knows(vars(owner), change.name) and tensors_inside(value):
             return
         if is_container(value) and (carried.knows(value) or self.sees_to(value, None)):
             return
         if change.read and is_own(value) and not isinstance(value, torch.Tensor):
-            place = Attribute(owner, change.name)
-            self.assigned[place.key] = Assigned(place, Fixed(value, look(value)))
-            self._find(attribute(owner, change.name, value, str(change)), change.before, value)
+            self._assign(Named(name), constant(value))
+            self._find(name, change.before, value)
         self.changes.append(change)
 
     def _find(self, name: Name, before: object, now: object) -> None:
@@ -270,7 +264,7 @@ class Exits:
         if not one.outer:  # what the step makes itself, as far as can be told
             if one.read:
                 self.names.append(replace(name, guarded=False))
-        elif _has_tensors(value) or _was_tensor(one) or _hides(one, value):
+        elif tensors_inside(value) or _was_tensor(one) or _hides(one, value):
             self._tensors(one, value, carried)
         elif name.aspect is Aspect.KINDS:
             self._fill_anew(one, value)
@@ -295,7 +289,7 @@ class Exits:
             return  # moved on by nothing, or not in this call
         position = self._arguments.get(id(follow(name.owner(), name.path)))
         if position is not None:
-            self.together.append(Pair(NamedArgument(name), position))
+            self.together.append(Pair(Named(name), position))
         guarded = position is None and not carried.takes(name)
         found = self._by_place(one) if guarded else []
         self.names += found or [replace(name, guarded=guarded)]
@@ -347,8 +341,7 @@ class Exits:
             self._find_in(name, value, name.found)
         if one.container is value is not None and is_buffer(value):
             self.names.append(_the_same(one))
-            buffer = Overwritten(value)
-            self.assigned[buffer.key] = Assigned(buffer, Fixed(copy.copy(value), look(value)))
+            self._assign(Overwritten(value), constant(copy.copy(value)))
         elif one.container is value is not None:
             place = Refilled(value, name if name.path else None)
             held = [
@@ -358,20 +351,19 @@ class Exits:
             ]
             if len(held) > 1:  # with others in it, whose names are not known
                 self.names.append(_the_same(one))
-            self.assigned[place.key] = Assigned(place, self.trees.contents(held, self.slot))
+            self._assign(place, self.trees.contents(held, self.slot))
         elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
-            named = Named(name)
-            self.assigned[named.key] = Assigned(named, self._made(one, value))
+            self._assign(Named(name), self._made(one, value))
         self._see_to(one, value)
 
     def _made(self, one: Touched, value: object) -> object:
         """What the step leaves there, as each call makes it."""
         if value is ABSENT or (one.same_object and not is_container(value)):
-            return Fixed(value, look(value))
+            return constant(value)
         try:
             return self.trees.of(value, self.slot)
         except Unfit:  # of what no two calls leave the like
-            return Fixed(value, look(value))
+            return constant(value)
 
     def _see_to(self, one: Touched, value: object) -> None:
         if one.container is value is not None and not is_buffer(value):
@@ -380,6 +372,29 @@ class Exits:
         elif one.name.path:
             *_, (holder, key) = places_on(one.name)
             self._places.add((id(holder), None if isinstance(holder, CellType) else key))
+
+
+def _name_of(owner: object, change: Change, value: object) -> Name:
+    """The name of an attribute that is watched."""
+    return attribute(owner, change.name, value, str(change))
+
+
+def _asked(met: Met, watch: AttributeWatch, arguments: Sequence[torch.Tensor]) -> Iterator[Pair]:
+    """What the step asks by ``is`` of tensors that may be others in the next call."""
+    found: list[tuple[Named | TensorAt, object]] = [
+        (Named(one.name), one.name.found())
+        for one in met.touched
+        if one.compared and isinstance(one.name.found, Same)
+    ]
+    found += [
+        (TensorAt(Item(name, held, name), 0), tensor)
+        for held, name, tensor in watch.tensors()
+        if id(tensor) in met.compared
+    ]
+    for number, (one, value) in enumerate(found):
+        others = [*enumerate(arguments), *found[:number]]
+        for other, another in others:
+            yield Pair(one, other, value is another, identical=True)
 
 
 def _number_slot(output: Callable[[str, object], object], value: Any) -> object:
@@ -443,7 +458,7 @@ def _replaced_around(
     owner, path = one.name.owner(), one.name.path
     for length in range(1, len(path)):
         value, place = follow(owner, path[:length]), (id(owner), path[:length])
-        if path[length][0] is not By.ITEM or _has_tensors(value):
+        if path[length][0] is not By.ITEM or tensors_inside(value):
             continue
         around = wholes.get(place)
         if isinstance(value, tuple) or (around is not None and _is_rearranged(around, value)):
@@ -505,10 +520,6 @@ def _is_carried(one: Touched, value: object, carried: Carried) -> bool:
     if any(carried.replaces(holder, key) for holder, key in places):
         return True  # with all that is in it
     return bool(places) and carried.knows(*places[-1])
-
-
-def _has_tensors(value: object) -> bool:
-    return isinstance(value, torch.Tensor) or bool(tensors_in(value))
 
 
 def _same_but_for_numbers(container: object, found: object) -> bool:

@@ -7,7 +7,7 @@ leaves there what eager leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,8 +18,8 @@ from ...ir.program import TensorMeta
 from ...library.expect import ValueMoved
 from ...live.inputs import Call
 from ...live.step import Leaf
-from .kept import Shares, gradient_of
-from .trees import Filling, Fixed, settle
+from .kept import Bounded, Filled, Keyed, Pair, Shares, ValueAtEntry, gradient_of
+from .trees import Filling, constant, settle
 
 
 class Destination(Protocol):
@@ -34,15 +34,10 @@ class Destination(Protocol):
 
 
 @dataclass(frozen=True)
-class GradientOf:
-    """``.grad`` of a tensor."""
+class GradientOf(Keyed):
+    """``.grad`` of a tensor, as a place, and as the container of a leaf."""
 
     parameter: torch.Tensor
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("grad", id(self.parameter))
 
     def __getitem__(self, key: str) -> object:
         return self.parameter.grad
@@ -53,48 +48,14 @@ class GradientOf:
 
 
 @dataclass(frozen=True)
-class GradientOfArgument:
-    """``.grad`` of an argument of the call."""
+class OnArgument(Keyed):
+    """An attribute of an argument of the call: its gradient, a flag, what the user has put there.
 
-    position: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("argument", self.position)
-
-    def write(self, value: Any, call: Call) -> None:
-        """Put ``value`` there."""
-        call.tensors[self.position].grad = value
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Whether an argument requires a gradient."""
-
-    position: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("requires_grad", self.position)
-
-    def write(self, value: Any, call: Call) -> None:
-        """Let it require a gradient, or not."""
-        call.tensors[self.position].requires_grad_(value)
-
-
-@dataclass(frozen=True)
-class OnArgument:
-    """An attribute of an argument that is a tensor."""
+    ``position`` is that among the tensors.
+    """
 
     position: int
     name: str
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("attribute", self.position, self.name)
 
     def write(self, value: object, call: Call) -> None:
         """Put ``value`` there."""
@@ -102,38 +63,17 @@ class OnArgument:
 
 
 @dataclass(frozen=True)
-class Training:
-    """Which states of a step train."""
+class Flags(Keyed):
+    """A flag of each of several objects: whether modules train, or tensors require a gradient."""
 
-    tensors: tuple[torch.Tensor, ...]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("requires_grad", *map(id, self.tensors))
+    objects: tuple[object, ...]
+    name: str
 
     def write(self, value: Any, call: Call) -> None:
-        """Let each require a gradient, or not."""
-        for tensor, trains in zip(self.tensors, value, strict=True):
-            tensor.requires_grad_(trains)
-
-
-@dataclass(frozen=True)
-class Modes:
-    """Whether modules train or evaluate."""
-
-    modules: tuple[torch.nn.Module, ...]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("training", *map(id, self.modules))
-
-    def write(self, value: Any, call: Call) -> None:
-        """Let each train, or evaluate."""
-        for module, training in zip(self.modules, value, strict=True):
-            if module.training is not training:
-                module.training = training
+        """Let each have its own."""
+        for one, flag in zip(self.objects, value, strict=True):
+            if getattr(one, self.name) is not flag:
+                setattr(one, self.name, flag)
 
 
 @dataclass(frozen=True)
@@ -155,28 +95,6 @@ class Action:
     """With an `OutputSlot` for each tensor."""
 
 
-class PairCondition(Protocol):
-    """Two places, and whether they held one tensor, or tensors in one memory."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-
-    def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
-        """True when it is so now, in a call with these."""
-
-
-class Condition(Protocol):
-    """What a place must hold when the step begins."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-
-    def fits(self) -> bool:
-        """True when it holds that."""
-
-
 @dataclass(frozen=True)
 class Host:
     """What one recorded step does to Python's objects."""
@@ -187,7 +105,7 @@ class Host:
     """Parameters that must have no gradient when the step begins."""
     present: tuple[torch.Tensor, ...] = ()
     """Parameters that must have one."""
-    entry: tuple[Condition, ...] = ()
+    entry: tuple[ValueAtEntry | Bounded | Filled, ...] = ()
     """What was in places that the step gives something else."""
     read: tuple[tuple[Leaf, TensorMeta], ...] = ()
     """What the program takes from its place as an argument, after those of the call."""
@@ -195,10 +113,10 @@ class Host:
     """Tensors of optimizers that actions write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
-    together: tuple[PairCondition, ...] = ()
+    together: tuple[Pair | Shares, ...] = ()
     """Places that held one tensor, or lay in one memory, or did not, where that counts."""
 
-    def plus(self, assigned: Sequence[Assigned], together: Sequence[PairCondition] = ()) -> Host:
+    def plus(self, assigned: Sequence[Assigned], together: Sequence[Pair | Shares] = ()) -> Host:
         """With more places that the step gives another value, and more that hold one tensor."""
         more = (*self.assigned, *assigned), (*self.together, *together)
         return replace(self, assigned=more[0], together=more[1])
@@ -277,10 +195,12 @@ class Host:
             action.call(*args, **kwargs)
 
 
-def modes(left: Mapping[torch.nn.Module, bool]) -> list[Assigned]:
-    """What ``train()`` and ``eval()`` leave."""
-    value = tuple(left.values())
-    return [Assigned(Modes(tuple(left)), Fixed(value, value))] if left else []
+def flags(name: str, left: Iterable[tuple[object, bool]]) -> Iterator[Assigned]:
+    """What a step leaves of a flag: (object, how it is now)."""
+    found = list(left)
+    if found:
+        objects, now = zip(*found, strict=True)
+        yield Assigned(Flags(objects, name), constant(now))
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:

@@ -17,7 +17,7 @@ from ...ir.program import Role
 from ...live.step import Leaf
 from ..chains.resolve import is_library_file
 from ..ops.memory import Memory
-from .host import Assigned, Destination, GradientOf, GradientOfArgument
+from .host import Assigned, Destination, GradientOf, OnArgument
 from .kept import GRAD, Shares, gradient_of, where
 
 _HasGradients = torch.optim.Optimizer | nn.Module
@@ -129,7 +129,7 @@ class Leftovers:
                 continue
             place: Destination = GradientOf(leaf.value)
             if leaf.role is Role.INPUT:
-                place = GradientOfArgument(leaf.path[0])
+                place = OnArgument(leaf.path[0], "grad")
             tree = None if now is None else slot(f"{leaf.fqn}.grad", now)
             left.append(Assigned(place, tree))
         return left
