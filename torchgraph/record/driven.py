@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 
@@ -21,11 +20,12 @@ from .amp import Autocast
 from .ends import escaped
 from .history import Histories
 from .host.carried import Carried
-from .host.host import Action, Assigned, Host, meta_of
+from .host.host import Action, Host, meta_of
 from .host.kept import tensors_inside
 from .host.leftovers import Leftovers
 from .host.sources import Sources
 from .host.trees import Trees
+from .inputs import Inputs
 from .ops import refusals
 from .ops.recorder import Recorder
 from .ops.refusals import own_step_refused, scaler_calls
@@ -34,20 +34,6 @@ from .tape.tape import Ref
 from .tape.trail import Trail
 from .update.numbers import Numbers
 from .update.own_steps import OwnSteps
-
-
-class _Inputs(Protocol):
-    """The inputs of a step, with their values on the tape."""
-
-    free: list[tuple[Leaf, int]]
-    """Those from outside."""
-
-    def __iter__(self) -> Iterator[tuple[Leaf, int]]: ...
-
-    def attached(
-        self, slot: Callable[[str, torch.Tensor], object], trees: Trees
-    ) -> Iterable[Assigned]:
-        """What the step has put on arguments; ``slot``: where a tensor comes from."""
 
 
 class Driven:
@@ -139,7 +125,7 @@ class Driven:
 
     def host(
         self,
-        inputs: _Inputs,
+        inputs: Inputs,
         pinned: Sequence[torch.Tensor],
         outputs: list[tuple[OutputSpec, object]],
         tensors: list[torch.Tensor],
@@ -194,9 +180,7 @@ class Driven:
         return Host(
             actions,
             tuple(assigned),
-            left.entry(present=False),
-            left.entry(present=True),
-            self.carried.entry,
+            (*left.entry(), *self.carried.entry),
             tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
             frozenset(self.own.moved),
             tuple(self.own.stepped),

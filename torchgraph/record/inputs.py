@@ -13,7 +13,6 @@ from ..ir.program import Role
 from ..live.inputs import Call, paths
 from ..live.step import Leaf, Step
 from ..structure import Contents, Unfit
-from .driven import Driven
 from .history import has_history
 from .host.host import Assigned, OnArgument, flags
 from .host.kept import tensors_inside
@@ -27,6 +26,8 @@ class Inputs:
     Args:
         index: by leaf of the step, its value.
         contents: what the arguments held before the step.
+        add: told of each other tensor of the step, with what was met there.
+        gradient: a leaf for memory that nobody knew, where it is a gradient that was there.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class Inputs:
         step: Step,
         index: list[int],
         recorder: Recorder,
-        driven: Driven,
         contents: Contents,
+        add: Callable[[Leaf, torch.Tensor], None],
+        gradient: Callable[[torch.Tensor], Leaf | None],
     ) -> None:
         self._step, self._index, self._recorder = step, index, recorder
-        self._driven, self._contents = driven, contents
+        self._contents, self._add, self._gradient = contents, add, gradient
         self._arguments: list[tuple[Leaf, int]] = []
         self._trained: list[bool] = []
         """By argument, whether it came as one that requires a gradient."""
@@ -54,7 +56,7 @@ class Inputs:
             self._recorder.undo.foreign(tensor)
             leaf = Leaf(name, Role.INPUT, call.tensors, (position,), tensor)
             self._arguments.append((leaf, self._recorder.memory.argument(tensor)))
-            self._driven.add(leaf, tensor)
+            self._add(leaf, tensor)
             self._trained.append(tensor.requires_grad)
             self._attributes.append(dict(own(tensor)))
 
@@ -86,7 +88,7 @@ class Inputs:
 
     def meet(self, tensor: torch.Tensor, index: int) -> None:
         """A tensor that nobody knew: an input by reference."""
-        gradient = self._driven.input(tensor)
+        gradient = self._gradient(tensor)
         if gradient is not None:
             self.free.append((gradient, index))
             self._recorder.undo.foreign(tensor)
@@ -99,7 +101,7 @@ class Inputs:
         leaf = Leaf(f"free.{len(self.free)}", Role.FREE, [held], (0,), held)
         self.free.append((leaf, index))
         self._step.flags.meet(leaf.fqn, held)
-        self._driven.add(leaf, tensor)
+        self._add(leaf, tensor)
         self._recorder.undo.foreign(held)
 
     def __iter__(self) -> Iterator[tuple[Leaf, int]]:

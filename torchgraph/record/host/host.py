@@ -18,7 +18,7 @@ from ...ir.program import TensorMeta
 from ...library.expect import ValueMoved
 from ...live.inputs import Call
 from ...live.step import Leaf
-from .kept import Bounded, Filled, Keyed, Pair, Shares, ValueAtEntry, gradient_of
+from .kept import Bounded, Filled, HaveGradients, Keyed, Pair, Shares, ValueAtEntry
 from .trees import Filling, constant, settle
 
 
@@ -101,12 +101,8 @@ class Host:
 
     actions: tuple[Action, ...] = ()
     assigned: tuple[Assigned, ...] = ()
-    absent: tuple[torch.Tensor, ...] = ()
-    """Parameters that must have no gradient when the step begins."""
-    present: tuple[torch.Tensor, ...] = ()
-    """Parameters that must have one."""
-    entry: tuple[ValueAtEntry | Bounded | Filled, ...] = ()
-    """What was in places that the step gives something else."""
+    entry: tuple[HaveGradients | ValueAtEntry | Bounded | Filled, ...] = ()
+    """What was in ``.grad``, and in places that the step gives something else."""
     read: tuple[tuple[Leaf, TensorMeta], ...] = ()
     """What the program takes from its place as an argument, after those of the call."""
     moved: frozenset[str] = frozenset()
@@ -130,24 +126,19 @@ class Host:
         """Equal for two steps that do the same."""
         actions = [(one.call, one.args, one.kwargs) for one in self.actions]
         assigned = [(one.place.key, one.tree) for one in self.assigned]
-        gradients = [tuple(map(id, each)) for each in (self.absent, self.present)]
         entry = [one.key for one in self.entry]
         read = [(leaf.fqn, meta) for leaf, meta in self.read]
         together = [pair.key for pair in self.together]
         stepped = tuple(map(id, self.stepped))
-        return actions, assigned, gradients, entry, read, together, self.moved, stepped
+        return actions, assigned, entry, read, together, self.moved, stepped
 
     def fits(self) -> bool:
         """True when gradients and tensors are there, and are not, as the step found them."""
-        return (
-            not any(gradient_of(p) is not None for p in self.absent)
-            and not any(gradient_of(p) is None for p in self.present)
-            and all(one.fits() for one in self.entry)
-        )
+        return all(one.fits() for one in self.entry)
 
     def found(self) -> dict[str, object]:
         """What lies now in the places that the program reads, by name."""
-        return {leaf.fqn: _read(leaf) for leaf, _ in self.read}
+        return {leaf.fqn: leaf.now() for leaf, _ in self.read}
 
     def extended(self, call: Call, found: Mapping[str, object] | None = None) -> Call:
         """``call`` with what the program takes from places: ``found`` at its start, or now.
@@ -206,10 +197,3 @@ def flags(name: str, left: Iterable[tuple[object, bool]]) -> Iterator[Assigned]:
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
     """What a kept tensor is like, without its history: in eager it may have one."""
     return TensorMeta.of(tensor.detach())
-
-
-def _read(leaf: Leaf) -> object:
-    try:
-        return leaf.read()
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None

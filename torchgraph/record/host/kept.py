@@ -81,7 +81,7 @@ class Appended(Keyed):
     """The end of a list."""
 
     name: str = field(compare=False)
-    holder: list[object]
+    holder: Any
     number: int
     """How many the step appends before this one."""
 
@@ -165,6 +165,18 @@ class Filled(Keyed):
 
 
 @dataclass(frozen=True)
+class HaveGradients(Keyed):
+    """Parameters that all had a gradient when the step began, or none of which had one."""
+
+    parameters: tuple[torch.Tensor, ...]
+    present: bool
+
+    def fits(self) -> bool:
+        """True when it is so now."""
+        return all((gradient_of(p) is not None) is self.present for p in self.parameters)
+
+
+@dataclass(frozen=True)
 class TensorAt(Keyed):
     """The n-th tensor of what lies at a place, as the container of a leaf."""
 
@@ -239,11 +251,8 @@ class Shares(Keyed):
 
     def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
         """True when it lies there now."""
-        gradient = gradient_of(self.parameter)
-        try:
-            other = arguments[self.other] if isinstance(self.other, int) else self.other.read()
-        except (KeyError, IndexError, TypeError, ValueError):
-            return False
+        gradient, held = gradient_of(self.parameter), self.other
+        other = arguments[held] if isinstance(held, int) else held.now()
         return gradient is not None and _lies_in(gradient, other) == self.found
 
 

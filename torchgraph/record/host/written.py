@@ -170,9 +170,3 @@ def places_on(name: Name) -> Iterator[tuple[object, object]]:
     owner = name.owner()
     for length in range(1, len(name.path) + 1):
         yield holder_at(owner, name.path[:length])
-
-
-def words_of(name: Name) -> tuple[str, str]:
-    """(what a name leads through, its end)."""
-    path, _, last = name.shown.rpartition(".")
-    return path, last
