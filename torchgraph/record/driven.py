@@ -147,20 +147,18 @@ class Driven:
         free[:] = self.carried.inputs(free, [leaf.value for leaf in given], pinned)
         given += [leaf for leaf, _ in free if leaf.role is Role.INPUT]
         sources = Sources(known, given, users)
-        carried, why = self.carried.assigned(sources, trees)
-        why = left.why(sources.before) or why
+        why = left.why(sources.before)
         try:
-            carried += inputs.attached(sources.of, trees)
+            assigned = [*self.carried.assigned(sources, trees), *inputs.attached(sources.of, trees)]
         except Unfit as unfit:
-            why = f"what it puts on an argument {unfit.what}"
+            why = why or unfit.what
         if why:
             self._recorder.give_up(why)
             return self.in_eager
-        why = self._histories.why(self.carried.changes())
-        if why:
+        if why := self._histories.why(self.carried.changes()):
             self._recorder.give_up(why, passing=True)
             return self.in_eager
-        assigned = [*carried, *left.left(sources.output)]
+        assigned += left.left(sources.output)
         actions = tuple(
             Action(
                 one.step, *map_nested(given, torch.Tensor, lambda t: sources.output("scheduler", t))
@@ -168,10 +166,7 @@ class Driven:
             for one, *given in self.own.actions
         )
         outputs[users:users] = [
-            (
-                output_of(name, tensor),
-                Ref(self._recorder.index(tensor)),
-            )
+            (output_of(name, tensor), Ref(self._recorder.index(tensor)))
             for name, tensor in sources.late
         ]
         tensors += [result_of(tensor) for _, tensor in sources.late]

@@ -76,15 +76,19 @@ class Inputs:
         self, slot: Callable[[str, torch.Tensor], object], trees: Trees
     ) -> Iterator[Assigned]:
         """Attributes that the step has put on arguments: ``x.mask = ...``. Raises Unfit."""
+        put = "what it puts on an argument"
         for position, (leaf, _) in enumerate(self._arguments):
             before = self._attributes[position]
             for name, now in own(leaf.value).items():
-                if name not in before or before[name] is not now:
-                    if any(map(has_history, tensors_inside(now))):
-                        raise Unfit("keeps the history of its tensor: detach() it")
-                    to = f"{leaf.fqn}.{name}"
-                    tree = trees.of(now, partial(slot, to))
-                    yield Assigned(OnArgument(position, name), tree)
+                if name in before and before[name] is now:
+                    continue
+                if any(map(has_history, tensors_inside(now))):
+                    raise Unfit(f"{put} keeps the history of its tensor: detach() it")
+                try:
+                    tree = trees.of(now, partial(slot, f"{leaf.fqn}.{name}"))
+                except Unfit as unfit:
+                    raise Unfit(f"{put} {unfit.what}") from None
+                yield Assigned(OnArgument(position, name), tree)
 
     def meet(self, tensor: torch.Tensor, index: int) -> None:
         """A tensor that nobody knew: an input by reference."""

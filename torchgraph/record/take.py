@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableSet, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
 
 import torch
 from torch import nn
@@ -86,7 +85,7 @@ def take(
     taking.owned = owned
     told.begins(taking._recorder.tape, taking._inputs)
     try:
-        taking.heard = not taking.refused(strict) and heard
+        taking.heard = not refused_early(step, taking._recorder, strict) and heard
         return taking.run()
     except BaseException:
         taking._numbers.leaked.settle()
@@ -140,7 +139,6 @@ class _Taking:
         self.driven = Driven(step, self._recorder, self._trail, numbers, self._autocast, options)
         self._gradients = Gradients(step, self._scaling, options, self._trail, recorder.line_of)
         recorder.check = weakly(self._gradients.check)
-        self.refused = partial(refused_early, step, self._recorder)
         self._batches = [call]
         if self._count > 1:
             self._batches = [micro_batch(call, build, options, i) for i in range(self._count)]

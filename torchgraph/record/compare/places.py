@@ -10,7 +10,7 @@ import torch
 from ...live.inputs import Call
 from ...structure import Unfit
 from ..host.host import GradientOf, Host, OnArgument
-from ..host.kept import Item, Named, held_at, tensors_inside
+from ..host.kept import Item, Named, tensors_inside
 from ..host.trees import Filling, Fixed
 
 _UNTOLD = object()
@@ -63,7 +63,7 @@ def _(place: OnArgument, call: Call) -> object:
 
 @lies_at.register
 def _(place: Item, call: Call) -> object:
-    return held_at(place)
+    return place.read()
 
 
 @lies_at.register

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..._torch.modules import FLAT_WEIGHTS, is_of_module
-from ...guards import ABSENT
+from ...guards import ABSENT, same_value
 from ...guards.looks import Same, is_container, look, shown
 from ...guards.names import CONTENT, By, Name, attribute
 from ...ir.program import Role
@@ -33,12 +33,11 @@ from .kept import (
     ValueAtEntry,
     described,
     first_places,
-    held_at,
     hidden_in,
     tensors_inside,
     where,
 )
-from .moved import MANY, appended, equal, items_of, keys_moved, plain_in, put_behind, same_items
+from .moved import MANY, appended, is_full, items_of, keys_moved, plain_in, put_behind, same_items
 from .sources import Sources
 from .titles import Titles
 from .trees import Fixed, Trees
@@ -80,8 +79,10 @@ class _Kept(NamedTuple):
     @property
     def grows(self) -> int:
         """How many were appended."""
-        listed = isinstance(self.holder, _GROWING)
-        return appended(list(self.before.values()), self.holder) if listed else 0
+        if not isinstance(self.holder, _GROWING):
+            return 0
+        before, now = list(self.before.values()), list(self.holder)
+        return appended(before, now, full=is_full(self.holder))
 
     def put_back(self) -> None:
         """All in it is as before the step."""
@@ -142,7 +143,7 @@ class Carried:
         """True where the step has put another object."""
         place = Item("", holder, None if isinstance(holder, types.CellType) else key)
         before = self._before.get(id(holder), {})
-        return place.item in before and held_at(place) is not before[place.item]
+        return place.item in before and place.read() is not before[place.item]
 
     def writes(self, holder: object, on_the_way: Iterable[tuple[object, object]]) -> bool:
         """True when what lies in ``holder``, or at one of these places, is written by replays."""
@@ -238,33 +239,30 @@ class Carried:
         self._taken = {bound[id(leaf)] for leaf, _ in found if id(leaf) in bound}
         return found
 
-    def assigned(self, sources: Sources, trees: Trees) -> tuple[list[Assigned], str]:
-        """What the step assigns, and why no program can; empty when one can.
+    def assigned(self, sources: Sources, trees: Trees) -> Iterator[Assigned]:
+        """What the step assigns. Raises Unfit where no program can.
 
         Args:
             sources: where tensors come from.
             trees: to make objects again.
         """
-        why = next(filter(None, map(self._why_not_rewritten, self._kept)), "")
-        if why:
-            return [], why
-        found = []
+        if why := next(filter(None, map(self._why_not_rewritten, self._kept)), ""):
+            raise Unfit(why)
         lay = (value for before in self._before.values() for value in before.values())
         objects = {id(value) for value in lay if not is_container(value)}
         for place, _, now in self.changes():
-            for tensor in tensors_inside(now):
-                if sources.owned(tensor):
-                    return [], f"{place.name} is given a tensor that was there before"
+            if any(map(sources.owned, tensors_inside(now))):
+                raise Unfit(f"{place.name} is given a tensor that was there before")
             to = self._appended(place) or place
             if to is place and self._is_shifted(place):
                 continue
             try:
                 old = id(now) in objects and not isinstance(now, torch.Tensor)
                 tree = Fixed(now, Same(now)) if old else trees.of(now, partial(sources.of, to.name))
-                found.append(Assigned(to, tree))
             except Unfit as unfit:
-                return [], f"{place.name} {unfit.what}"
-        return [*found, *self._reordered()], ""
+                raise Unfit(f"{place.name} {unfit.what}") from None
+            yield Assigned(to, tree)
+        yield from self._reordered()
 
     def _why_not_rewritten(self, one: _Kept) -> str:
         before, now = one.before, items_of(one.container)
@@ -320,7 +318,7 @@ class Carried:
         holder, before = place.holder, self._list(place)
         new = self._whole[id(holder)].grows
         at = place.item + len(before) + new - len(holder)
-        return new > 0 and at < len(before) and before[at] is held_at(place)
+        return new > 0 and at < len(before) and before[at] is place.read()
 
     def counted(self, seen_to: Callable[[object, object], bool]) -> list[tuple[Change, Name]]:
         """Plain values that the step has changed, and no program; but for those ``seen_to``.
@@ -334,7 +332,7 @@ class Carried:
             keys = () if is_of_module(lies) else keys_moved(lay, lies)
             before, now = (plain_in(held, keys) for held in (lay, lies))
             for key in dict.fromkeys((*before, *now)):
-                kept = key in before and key in now and equal(before[key], now[key])
+                kept = key in before and key in now and same_value(before[key], now[key])
                 if not (kept or (id(holder), key) in tensors or seen_to(holder, key)):
                     word = "it" if isinstance(holder, types.CellType) else str(key)
                     change = Change(name, word, False, None, before.get(key, ABSENT))

@@ -11,7 +11,6 @@ import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import CellType, ModuleType
 from typing import Any, NamedTuple
 
@@ -55,7 +54,6 @@ from .written import (
     Refilled,
     around_tuples,
     holder_at,
-    no_slot,
     places_on,
     repetition,
     takes_tensors,
@@ -129,9 +127,7 @@ class Exits:
     ) -> None:
         self._carried, self._trees, self._moving = carried, trees, moving.places
         self._arguments = {id(tensor): number for number, tensor in enumerate(arguments)}
-        self._slot = partial(_number_slot, moving.output)
-        """Where a number comes from that the step has computed. Raises Unfit for a tensor."""
-        self._by_place = partial(by_place, takes=carried.takes, met=met)
+        self._met, self._output = met, moving.output
         self._places: set[tuple[int, object]] = set()
         touched = [one for one in met.touched if one.identified and one.name.path]
         self._identified = {place_key(one.name) for one in touched}
@@ -173,6 +169,12 @@ class Exits:
             self.changes += [stray.change for stray in self.strays]
             self.names += [stray.name for stray in self.strays if stray.read]
             self.strays, self.refused = [], None
+
+    def _slot(self, value: Any) -> object:
+        """Where a number comes from that the step has computed. Raises Unfit for a tensor."""
+        if isinstance(value, torch.Tensor):
+            raise Unfit("holds a tensor")
+        return self._output("number", value)
 
     def _assign(self, place: Destination, tree: object) -> None:
         self.assigned[place.key] = Assigned(place, tree)
@@ -279,7 +281,7 @@ class Exits:
         if position is not None:
             self.together.append(Pair(Named(name), position))
         guarded = position is None and not self._carried.takes(name)
-        found = self._by_place(one) if guarded else []
+        found = by_place(one, self._carried.takes, self._met) if guarded else []
         self.names += found or [replace(name, guarded=guarded)]
 
     def _unread(self, one: Touched, value: object) -> None:
@@ -387,11 +389,6 @@ def _asked(met: Met, watch: AttributeWatch, arguments: Sequence[torch.Tensor]) -
         others = [*enumerate(arguments), *found[:number]]
         for other, another in others:
             yield Pair(one, other, value is another, identical=True)
-
-
-def _number_slot(output: Callable[[str, object], object], value: Any) -> object:
-    """Where a number that moves comes from. Raises Unfit for a tensor."""
-    return no_slot(value) if isinstance(value, torch.Tensor) else output("number", value)
 
 
 def _plain_number(found: object) -> object:

@@ -12,7 +12,7 @@ import torch
 
 from ..._torch import storage_id
 from ...guards.looks import Same
-from ...guards.names import Name, follow
+from ...guards.names import CONTENT, By, Name, Path, follow
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
 from ...live.inputs import Call
@@ -37,22 +37,17 @@ class Item:
         """Equal for equal places."""
         return (id(self.holder), self.item)
 
+    @property
+    def _path(self) -> Path:
+        return CONTENT if isinstance(self.holder, types.CellType) else ((By.ITEM, self.item),)
+
     def read(self) -> object:
-        """What is there now; ValueError, KeyError or IndexError when nothing is."""
-        if isinstance(self.holder, types.CellType):
-            return self.holder.cell_contents
-        if not isinstance(self.holder, dict):
-            return self.holder[self.item]
-        if not dict.__contains__(self.holder, self.item):  # a defaultdict would make it
-            raise KeyError(self.item)
-        return dict.get(self.holder, self.item)
+        """What is there now; `ABSENT` when nothing is."""
+        return follow(self.holder, self._path)
 
     def write(self, value: object, call: Call | None = None) -> None:
         """Put ``value`` there."""
-        if isinstance(self.holder, types.CellType):
-            self.holder.cell_contents = value
-        else:
-            self.holder[self.item] = value
+        put(self.holder, self._path, value)
 
 
 class Keyed:
@@ -118,7 +113,7 @@ class ValueAtEntry:
 
     def fits(self) -> bool:
         """True when there is the like of what was there."""
-        return described(held_at(self.place)) == self.found
+        return described(self.place.read()) == self.found
 
 
 @dataclass(frozen=True)
@@ -286,14 +281,6 @@ def first_places(items: Iterable[object]) -> tuple[int, ...]:
         first.setdefault(id(item), place) if isinstance(item, torch.Tensor) else place
         for place, item in enumerate(items)
     )
-
-
-def held_at(place: Item) -> object:
-    """What is there now; None when nothing is."""
-    try:
-        return place.read()
-    except (KeyError, IndexError, ValueError):
-        return None
 
 
 def tensors_inside(value: object) -> list[torch.Tensor]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...guards import ABSENT
@@ -41,22 +42,25 @@ def plain_in(held: dict[object, object], keys: Iterable[object]) -> dict[object,
     return {k: v for k, v in found.items() if isinstance(v, _PLAIN) and node_of(v) is None}
 
 
-def equal(before: object, now: object) -> bool:
-    """True for two numbers, texts or flags that are one."""
-    return type(before) is type(now) and repr(before) == repr(now)
+def is_full(holder: object) -> bool:
+    """True for a deque that drops one for each that is appended."""
+    return isinstance(holder, deque) and len(holder) == holder.maxlen
 
 
-def appended(before: list[object], holder: Any) -> int:
-    """How many were appended to a list or deque; a deque that is full drops as many."""
-    now = list(holder)
-    full = isinstance(holder, deque) and len(now) == holder.maxlen
+def appended(
+    before: Sequence[object],
+    now: Sequence[object],
+    *,
+    full: bool,
+    same: Callable[[object, object], bool] = operator.is_,
+) -> int:
+    """How many were appended to what lay in a list; one that is ``full`` drops as many."""
     for dropped in range(len(before) + 1 if full else 1):
         kept = before[dropped:]
-        if len(kept) > len(now) or any(a is not b for a, b in zip(kept, now, strict=False)):
-            continue
-        new = now[len(kept) :]
-        if not dropped or {*map(id, before)}.isdisjoint(map(id, new)):  # else it was turned
-            return len(new)
+        if len(kept) <= len(now) and all(map(same, kept, now)):
+            new = now[len(kept) :]
+            if not dropped or {*map(id, before)}.isdisjoint(map(id, new)):  # else it was turned
+                return len(new)
     return 0
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from ...guards.looks import items_in, look
 from ...guards.names import By, Name, Path, follow
 from ...live.inputs import Call
@@ -19,6 +17,7 @@ from ..chains.touched import Touched
 from ..tape.watch import is_plain
 from .host import Assigned, Destination
 from .kept import Keyed, Named
+from .moved import appended, is_full
 from .trees import Trees, constant
 
 
@@ -105,11 +104,6 @@ def _anew(
         return None
 
 
-def no_slot(tensor: torch.Tensor) -> object:
-    """For `Trees.of` what holds no tensors. Raises Unfit."""
-    raise Unfit("holds a tensor")
-
-
 def _moved_on(before: object, now: object) -> object:
     """What ``+=`` has added to what was there; None where that cannot be told."""
     if not isinstance(before, tuple) or before[0] is not type(now) or len(before) == 1:
@@ -125,24 +119,16 @@ def _moved_on(before: object, now: object) -> object:
 
 def _appended(before: object, now: object) -> tuple[object, ...] | None:
     listed = type(now) in (list, deque) and isinstance(before, tuple) and before[0] is type(now)
-    more = _behind(before, now) if listed else None
-    return more or None
+    return _behind(before, now) if listed else None
 
 
 def _behind(before: Any, now: Any) -> tuple[object, ...] | None:
-    """What follows all that was there; None where that was moved, or was too much.
-
-    A deque that is full drops as many as come.
-    """
-    held, items = items_in(before), items_in(look(now))
+    """What follows all that was there; None where that was moved, or was too much."""
     if not isinstance(before[1], tuple):
         return None
-    full = isinstance(now, deque) and len(now) == now.maxlen
-    for dropped in range(len(held) + 1 if full else 1):
-        kept = held[dropped:]
-        if len(kept) < len(items) and items[: len(kept)] == kept:
-            return tuple(now)[len(kept) :]
-    return None
+    lay, lies = items_in(before), items_in(look(now))
+    new = appended(lay, lies, full=is_full(now), same=operator.eq)
+    return tuple(now)[len(now) - new :] or None
 
 
 def around_tuples(name: Name) -> Name:

@@ -16,7 +16,7 @@ from torch import nn
 
 from ..._torch.modules import BOOKKEEPING, STATE
 from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
-from ...guards import ABSENT, Read, same_attribute, stands_in
+from ...guards import ABSENT, Read, same_attribute, same_value, stands_in
 from ...ir.program import CallRecord
 from ...live.inputs import described
 from ...live.step import Leaf
@@ -294,8 +294,7 @@ class _Snapshot:
         changed = [
             name
             for name in names
-            if not (name in self.values and name in now)
-            or not (self.values[name] is now[name] or _equal(self.values[name], now[name]))
+            if not (name in self.values and name in now) or not _stays(self.values[name], now[name])
         ]
         return changed + [n for n in self._contents if n not in changed and self._moved(n)]
 
@@ -318,14 +317,14 @@ class _Snapshot:
         return len(live) != len(saved) or any(a is not b for a, b in pairs)
 
 
+def _stays(old: object, new: object) -> bool:
+    return old is new or (is_plain(old) and same_value(old, new))
+
+
 def _items(container: _Container) -> list[object]:
     if isinstance(container, dict):
         return [*container.keys(), *container.values()]
     return sorted(container, key=id) if isinstance(container, set) else container
-
-
-def _equal(old: object, new: object) -> bool:
-    return is_plain(old) and is_plain(new) and type(old) is type(new) and bool(old == new)
 
 
 class Told(Protocol):

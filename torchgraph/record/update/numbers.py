@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from ...guards import ABSENT
-from ...guards.looks import look
+from ...guards import ABSENT, same_value
 from ...ir.names import is_number
 from ...live.places import assign
 from ...live.step import Leaf, Step
@@ -117,7 +116,7 @@ class Numbers:
             for position, leaf in places:
                 self._take_back(position, leaf)
             for root, key, before in containers:
-                if look(number.bare(root.get(key))) == look(number.bare(before)):
+                if same_value(number.bare(root.get(key)), number.bare(before)):
                     root[key] = before
             for optimizer in () if self._recorder.follows else optimizers:
                 _sweep(optimizer, around)
@@ -151,7 +150,7 @@ class Numbers:
                 self._now[position], self._changed[position] = number.kept(node), node.ref
             return
         replaced = position in self._open and known is not None
-        if replaced or repr(number.bare(self._now[position])) != repr(live):
+        if replaced or not same_value(number.bare(self._now[position]), live):
             self._now[position] = self._changed[position] = live
 
     def _take_back(self, position: int, leaf: Leaf) -> None:
