@@ -54,7 +54,7 @@ class Driven:
         self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, weakly(self._begin))
         self.carried = Carried(step.containers, step.rebound)
         self._histories = Histories(self.carried.values, recorder.line_of)
-        self._leftovers = Leftovers(recorder.memory, weakly(self._meet))
+        self._leftovers = Leftovers(weakly(self._meet))
         for _, leaf in step.tensors():
             self.add(leaf, leaf.value)
 

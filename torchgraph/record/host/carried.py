@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from ..._torch.modules import FLAT_WEIGHTS, is_of_module
-from ...guards import ABSENT, same_value
-from ...guards.looks import Same, is_container, look, shown
-from ...guards.names import CONTENT, By, Name, attribute
+from ...guards.looks import Same, is_container
+from ...guards.names import Name, attribute
 from ...ir.program import Role
 from ...live.discovery import Entries
 from ...live.step import Leaf
 from ...structure import Unfit
-from ..tape.watch import Change
 from .host import Assigned
 from .kept import (
     Appended,
@@ -37,7 +35,7 @@ from .kept import (
     tensors_inside,
     where,
 )
-from .moved import MANY, appended, is_full, items_of, keys_moved, plain_in, put_behind, same_items
+from .moved import MANY, appended, is_full, items_of, keys_moved, put_behind, same_items
 from .sources import Sources
 from .titles import Titles
 from .trees import Fixed, Trees
@@ -319,33 +317,6 @@ class Carried:
         new = self._whole[id(holder)].grows
         at = place.item + len(before) + new - len(holder)
         return new > 0 and at < len(before) and before[at] is place.read()
-
-    def counted(self, seen_to: Callable[[object, object], bool]) -> list[tuple[Change, Name]]:
-        """Plain values that the step has changed, and no program; but for those ``seen_to``.
-
-        With the names of their places.
-        """
-        found = []
-        tensors = {place.key for place, _, _ in self.changes()}
-        for name, container, holder, lay in self._kept:
-            lies = items_of(container)
-            keys = () if is_of_module(lies) else keys_moved(lay, lies)
-            before, now = (plain_in(held, keys) for held in (lay, lies))
-            for key in dict.fromkeys((*before, *now)):
-                kept = key in before and key in now and same_value(before[key], now[key])
-                if not (kept or (id(holder), key) in tensors or seen_to(holder, key)):
-                    word = "it" if isinstance(holder, types.CellType) else str(key)
-                    change = Change(name, word, False, None, before.get(key, ABSENT))
-                    found.append((change, _named(name, holder, key, now.get(key, ABSENT))))
-        return found
-
-
-def _named(title: str, holder: Any, item: object, value: object) -> Name:
-    """The name of what lies in a container."""
-    in_cell = isinstance(holder, types.CellType)
-    path = CONTENT if in_cell else ((By.ITEM, item),)
-    words = title if in_cell else f"{title}[{item!r}]"
-    return Name(words, Same(holder), path, True, look(value), shown(value), None)
 
 
 def _once(containers: Sequence[tuple[str, object]]) -> list[tuple[str, Any]]:

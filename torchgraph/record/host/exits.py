@@ -162,9 +162,6 @@ class Exits:
         self.assigned.update((m.place.key, m) for m in flags("training", watch.modes.items()))
         self._keep_together()
         self.together += _asked(met, watch, arguments)
-        for change, name in carried.counted(self.sees_to):
-            self._find(name, change.before, follow(name.owner(), name.path))
-            self.changes.append(change)
         if not adopts:
             self.changes += [stray.change for stray in self.strays]
             self.names += [stray.name for stray in self.strays if stray.read]
@@ -191,7 +188,7 @@ class Exits:
             if other is not None:
                 self.together.append(Pair(Named(name), Named(other)))
 
-    def sees_to(self, holder: object, key: object) -> bool:
+    def _sees_to(self, holder: object, key: object) -> bool:
         """True where what lies in ``holder`` under ``key`` is written again."""
         written = {(id(holder), key), (id(holder), Refilled)}
         return (id(holder), key) in self._moving or not written.isdisjoint(self._places)
@@ -210,7 +207,7 @@ class Exits:
             return
         if self._carried.knows(vars(owner), change.name) and tensors_inside(value):
             return
-        if is_container(value) and (self._carried.knows(value) or self.sees_to(value, None)):
+        if is_container(value) and (self._carried.knows(value) or self._sees_to(value, None)):
             return
         if change.read and is_own(value) and not isinstance(value, torch.Tensor):
             self._assign(Named(name), constant(value))
@@ -296,7 +293,7 @@ class Exits:
             self._see_to(one, value)
             return
         self._find(name, _plain_number(name.found), value)
-        if not (self._carried.writes(value, places_on(name)) or self.sees_to(value, None)):
+        if not (self._carried.writes(value, places_on(name)) or self._sees_to(value, None)):
             self.changes.append(_change_at(name))
 
     def _tensors(self, one: Touched, value: object) -> None:

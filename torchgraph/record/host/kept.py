@@ -1,4 +1,4 @@
-"""Places in which tensors are kept between calls."""
+"""Places in which values are kept between calls, and what has to lie there when one begins."""
 
 from __future__ import annotations
 

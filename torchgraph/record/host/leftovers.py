@@ -16,7 +16,6 @@ from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
 from ...live.step import Leaf
 from ..chains.resolve import is_library_file
-from ..ops.memory import Memory
 from .host import Assigned, Destination, GradientOf, OnArgument
 from .kept import GRAD, HaveGradients, Shares, gradient_of, where
 
@@ -32,8 +31,8 @@ class Leftovers:
         meet: told of a tensor whose gradient is about to be replaced: nobody may know it yet.
     """
 
-    def __init__(self, memory: Memory, meet: Callable[[torch.Tensor], None]) -> None:
-        self._memory, self._meet = memory, meet
+    def __init__(self, meet: Callable[[torch.Tensor], None]) -> None:
+        self._meet = meet
         self._parameters: dict[int, Leaf] = {}
         self._trained: set[int] = set()
         """Parameters that required a gradient as they were met."""

@@ -5,18 +5,15 @@ from __future__ import annotations
 import operator
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...guards import ABSENT
 from ...guards.names import CONTENT, follow
 from ...live.discovery import Entries
-from ..tape.number import node_of
 
 MANY = 64
 """A container with more is data: only what is moved in it is looked at."""
-
-_PLAIN = (bool, int, float, complex, str)
 
 
 def items_of(container: Any) -> dict[object, object]:
@@ -34,12 +31,6 @@ def keys_moved(was: dict[object, object], held: dict[object, object]) -> list[ob
     """Under which something else lies than before, or nothing any more."""
     gone = [key for key, value in was.items() if held.get(key, ABSENT) is not value]
     return gone + [key for key in held if key not in was]
-
-
-def plain_in(held: dict[object, object], keys: Iterable[object]) -> dict[object, Any]:
-    """The numbers, texts and flags under these keys."""
-    found = {key: held[key] for key in keys if key in held}
-    return {k: v for k, v in found.items() if isinstance(v, _PLAIN) and node_of(v) is None}
 
 
 def is_full(holder: object) -> bool:
