@@ -16,7 +16,7 @@ from torch import nn
 
 from ..._torch.modules import BOOKKEEPING, STATE
 from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
-from ...guards import ABSENT, Read, same_attribute, same_value, stands_in
+from ...guards import ABSENT, Read, same_value, stands_in
 from ...ir.program import CallRecord
 from ...live.inputs import described
 from ...live.step import Leaf
@@ -100,14 +100,10 @@ class AttributeWatch:
             for (key, name), value in self.reads.items()
             if not carried(self._owners[key][1], name)
         ]
-        return (
-            own
-            + list(self._rewritten())
-            + [
-                (f"class {holder.__qualname__}", holder, name, value)
-                for (holder, name), value in self._class_reads.items()
-            ]
-        )
+        return own + [
+            (f"class {holder.__qualname__}", holder, name, value)
+            for (holder, name), value in self._class_reads.items()
+        ]
 
     def tensors(self) -> Iterator[tuple[dict[str, object], str, torch.Tensor]]:
         """(attributes, name, tensor) of each tensor that was read."""
@@ -123,18 +119,14 @@ class AttributeWatch:
             change = Change(path, name, (key, name) in self.reads, where, before)
             yield owner, change, vars(owner).get(name, ABSENT)
 
-    def _rewritten(self) -> Iterator[Read]:
-        """What was written unread and came to what it was: another one would not have stayed."""
-        for owner, (path, name, read, _, before), _ in self._written():
-            kept = is_own(before) and same_attribute(vars(owner), name, before)
-            unread = is_plain(before) or name in BOOKKEEPING or _is_mode(owner, name)
-            if kept and not read and not unread:
-                yield path, _lasting(owner), name, before
-
     def objects(self) -> Iterator[Read]:
-        """(path, object, attribute, value) of those that were written and are what they were."""
+        """(path, object, attribute, value) of those that were written and are what they were.
+
+        Another one would not have stayed. Plain values are in `stores`.
+        """
         for owner, change, now in self._written():
-            if now is change.before and not is_own(now):
+            known = is_own(now) and (change.read or change.name in BOOKKEEPING)
+            if now is change.before and not is_plain(now) and not known:
                 yield change.path, owner, change.name, now
 
     def stores(self) -> Iterator[tuple[object, Change, object]]:
