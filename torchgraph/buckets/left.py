@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..record.host.alias import AliasSlot
 from ..record.host.host import Host
-from ..record.host.trees import ArgumentSlot, ContentsTree, OutputSlot, OutputTree
+from ..record.host.trees import AliasSlot, ArgumentSlot, ContentsTree, OutputSlot, OutputTree
 from .flow import Cut, OtherProgram
 
 

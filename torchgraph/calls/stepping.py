@@ -35,7 +35,7 @@ from ..pipeline.layout import staged_modules
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
-from ..record.tape.told import NOBODY, Told
+from ..record.tape.watch import NOBODY, Told
 from ..replay.interrupts import CUT_SHORT, SignalsWait
 from . import announce
 from .schedule import Schedulers

@@ -64,6 +64,13 @@ class Leaf:
             found = found[key]
         return found
 
+    def now(self, gone: Any = None) -> Any:
+        """The value that is there now; ``gone`` where its place is."""
+        try:
+            return self.read()
+        except (KeyError, IndexError, TypeError, ValueError):
+            return gone
+
 
 @dataclass(frozen=True)
 class TiedTensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 
@@ -21,11 +20,12 @@ from .amp import Autocast
 from .ends import escaped
 from .history import Histories
 from .host.carried import Carried
-from .host.host import Action, Assigned, Host, meta_of
+from .host.host import Action, Host, meta_of
 from .host.kept import tensors_inside
 from .host.leftovers import Leftovers
 from .host.sources import Sources
 from .host.trees import Trees
+from .inputs import Inputs
 from .ops import refusals
 from .ops.recorder import Recorder
 from .ops.refusals import own_step_refused, scaler_calls
@@ -34,20 +34,6 @@ from .tape.tape import Ref
 from .tape.trail import Trail
 from .update.numbers import Numbers
 from .update.own_steps import OwnSteps
-
-
-class _Inputs(Protocol):
-    """The inputs of a step, with their values on the tape."""
-
-    free: list[tuple[Leaf, int]]
-    """Those from outside."""
-
-    def __iter__(self) -> Iterator[tuple[Leaf, int]]: ...
-
-    def attached(
-        self, slot: Callable[[str, torch.Tensor], object], trees: Trees
-    ) -> Iterable[Assigned]:
-        """What the step has put on arguments; ``slot``: where a tensor comes from."""
 
 
 class Driven:
@@ -68,7 +54,7 @@ class Driven:
         self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, weakly(self._begin))
         self.carried = Carried(step.containers, step.rebound)
         self._histories = Histories(self.carried.values, recorder.line_of)
-        self._leftovers = Leftovers(recorder.memory, weakly(self._meet))
+        self._leftovers = Leftovers(weakly(self._meet))
         for _, leaf in step.tensors():
             self.add(leaf, leaf.value)
 
@@ -139,7 +125,7 @@ class Driven:
 
     def host(
         self,
-        inputs: _Inputs,
+        inputs: Inputs,
         pinned: Sequence[torch.Tensor],
         outputs: list[tuple[OutputSpec, object]],
         tensors: list[torch.Tensor],
@@ -161,20 +147,18 @@ class Driven:
         free[:] = self.carried.inputs(free, [leaf.value for leaf in given], pinned)
         given += [leaf for leaf, _ in free if leaf.role is Role.INPUT]
         sources = Sources(known, given, users)
-        carried, why = self.carried.assigned(sources, trees)
-        why = left.why(sources.before) or why
+        why = left.why(sources.before)
         try:
-            carried += inputs.attached(sources.of, trees)
+            assigned = [*self.carried.assigned(sources, trees), *inputs.attached(sources.of, trees)]
         except Unfit as unfit:
-            why = f"what it puts on an argument {unfit.what}"
+            why = why or unfit.what
         if why:
             self._recorder.give_up(why)
             return self.in_eager
-        why = self._histories.why(self.carried.changes())
-        if why:
+        if why := self._histories.why(self.carried.changes()):
             self._recorder.give_up(why, passing=True)
             return self.in_eager
-        assigned = [*carried, *left.left(sources.output)]
+        assigned += left.left(sources.output)
         actions = tuple(
             Action(
                 one.step, *map_nested(given, torch.Tensor, lambda t: sources.output("scheduler", t))
@@ -182,10 +166,7 @@ class Driven:
             for one, *given in self.own.actions
         )
         outputs[users:users] = [
-            (
-                output_of(name, tensor),
-                Ref(self._recorder.index(tensor)),
-            )
+            (output_of(name, tensor), Ref(self._recorder.index(tensor)))
             for name, tensor in sources.late
         ]
         tensors += [result_of(tensor) for _, tensor in sources.late]
@@ -194,9 +175,7 @@ class Driven:
         return Host(
             actions,
             tuple(assigned),
-            left.entry(present=False),
-            left.entry(present=True),
-            self.carried.entry,
+            (*left.entry(), *self.carried.entry),
             tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
             frozenset(self.own.moved),
             tuple(self.own.stepped),

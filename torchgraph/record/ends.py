@@ -21,7 +21,7 @@ def escaped(step: Step, left: Iterable[tuple[str, object]]) -> str:
 
     ``left``: what it returns and keeps, with names.
     """
-    states = ((leaf.fqn, _held(leaf)) for _, leaf in step.tensors())
+    states = ((leaf.fqn, leaf.now()) for _, leaf in step.tensors())
     named = (
         (name, value) for name, value in chain(left, states) if isinstance(value, torch.Tensor)
     )
@@ -46,9 +46,9 @@ def ends(
     states += [(leaf, place) for leaf, place in free if leaf.role is Role.FREE]
     owned = {place for _, place in states}
     for leaf, place in states:
-        now = _held(leaf)
+        now = leaf.now()
         if not isinstance(now, torch.Tensor) or not _alike(now, leaf.value):
-            continue
+            continue  # that is another structure
         if now is not leaf.value and now.is_inference():
             recorder.give_up(f"{leaf.fqn} is made an inference tensor, which no program writes")
             return
@@ -86,14 +86,6 @@ def relaid(
         if moved or _way(met) != _way(now):
             return leaf.fqn
     return ""
-
-
-def _held(leaf: Leaf) -> object:
-    """What lies where a state was found; None once the place is gone: that is another structure."""
-    try:
-        return leaf.read()
-    except (KeyError, IndexError, TypeError):
-        return None
 
 
 def _way(layout: TensorLayout) -> tuple[object, ...]:

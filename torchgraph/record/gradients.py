@@ -184,17 +184,12 @@ class Gradients:
             ScalerInBuild: of another scaler or optimizer than the Graph's, or of a micro-batch.
         """
         known = [i for i, own in enumerate(self._step.optimizers) if own is optimizer]
+        what = "on the gradients of one micro-batch" if self._micro_batches > 1 else ""
         if scaler is not self._step.scaler or not known:
-            raise ScalerInBuild(
-                "the step calls scaler.unscale_() of another scaler, or for another optimizer, "
-                "than the Graph has.",
-                where=self._trail.line,
-            )
-        if self._micro_batches > 1:
-            raise ScalerInBuild(
-                "the step calls scaler.unscale_() on the gradients of one micro-batch.",
-                where=self._trail.line,
-            )
+            what = "of another scaler, or for another optimizer, than the Graph has"
+        if what:
+            said = f"the step calls scaler.unscale_() {what}."
+            raise ScalerInBuild(said, where=self._trail.line)
         with self._trail.update():
             scaling.unscale(known[0], optimizer, explicit=True)
 
@@ -206,23 +201,15 @@ class Gradients:
         return None
 
     def _refuse_reading(self, parameter: torch.Tensor) -> None:
-        name = self._names[id(parameter)]
+        clips = "clip with config.set_clip_grad_norm, set_clip_grad_value or by param group"
         if self._micro_batches > 1:
-            raise GradientNotFinal(
-                f"the step computes with the gradient of {name}, which is that of one micro-batch.",
-                where=self._trail.line,
-                fix="clip with config.set_clip_grad_norm, set_clip_grad_value or by param group; "
-                "return the parameter's .grad itself to have it.",
-            )
-        if self._late:
-            raise GradientNotFinal(
-                f"the step computes with the gradient of {name}, in which other ranks still have "
-                "their part.",
-                where=self._trail.line,
-                fix="clip with config.set_clip_grad_norm, set_clip_grad_value or by param group.",
-            )
-        if not self._scaling.is_unscaled(self._owners.get(id(parameter), -1)):
-            raise GradientNotFinal(
-                f"the step computes with the gradient of {name}, which is still scaled.",
-                where=self._trail.line,
-            )
+            what = "which is that of one micro-batch"
+            fix = f"{clips}; return the parameter's .grad itself to have it."
+        elif self._late:
+            what, fix = "in which other ranks still have their part", f"{clips}."
+        elif not self._scaling.is_unscaled(self._owners.get(id(parameter), -1)):
+            what, fix = "which is still scaled", ""
+        else:
+            return
+        said = f"the step computes with the gradient of {self._names[id(parameter)]}, {what}."
+        raise GradientNotFinal(said, where=self._trail.line, fix=fix)

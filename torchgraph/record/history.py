@@ -116,12 +116,7 @@ class Histories:
 
 def _now(met: _Met) -> torch.Tensor:
     """What lies where a state was found."""
-    if not met.leaf.in_module:
-        return met.tensor
-    try:
-        now = met.leaf.read()
-    except (KeyError, IndexError, TypeError):
-        return met.tensor
+    now = met.leaf.now() if met.leaf.in_module else met.tensor
     return now if isinstance(now, torch.Tensor) else met.tensor
 
 

@@ -13,11 +13,10 @@ from ..ir.program import Role
 from ..live.inputs import Call, paths
 from ..live.step import Leaf, Step
 from ..structure import Contents, Unfit
-from .driven import Driven
 from .history import has_history
-from .host.host import Assigned, OnArgument, Trained, Training
+from .host.host import Assigned, OnArgument, flags
 from .host.kept import tensors_inside
-from .host.trees import Fixed, Trees
+from .host.trees import Trees, constant
 from .ops.recorder import Recorder
 
 
@@ -27,6 +26,8 @@ class Inputs:
     Args:
         index: by leaf of the step, its value.
         contents: what the arguments held before the step.
+        add: told of each other tensor of the step, with what was met there.
+        gradient: a leaf for memory that nobody knew, where it is a gradient that was there.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class Inputs:
         step: Step,
         index: list[int],
         recorder: Recorder,
-        driven: Driven,
         contents: Contents,
+        add: Callable[[Leaf, torch.Tensor], None],
+        gradient: Callable[[torch.Tensor], Leaf | None],
     ) -> None:
         self._step, self._index, self._recorder = step, index, recorder
-        self._driven, self._contents = driven, contents
+        self._contents, self._add, self._gradient = contents, add, gradient
         self._arguments: list[tuple[Leaf, int]] = []
         self._trained: list[bool] = []
         """By argument, whether it came as one that requires a gradient."""
@@ -54,39 +56,43 @@ class Inputs:
             self._recorder.undo.foreign(tensor)
             leaf = Leaf(name, Role.INPUT, call.tensors, (position,), tensor)
             self._arguments.append((leaf, self._recorder.memory.argument(tensor)))
-            self._driven.add(leaf, tensor)
+            self._add(leaf, tensor)
             self._trained.append(tensor.requires_grad)
             self._attributes.append(dict(own(tensor)))
 
     def changed(self) -> list[Assigned]:
         """What ``requires_grad_()`` in the step has made of arguments, states and others."""
-        moved = self._step.flags.moved()
-        now = tuple(flag for _, flag in moved)
-        states = [Assigned(Training(tuple(t for t, _ in moved)), Fixed(now, now))] if moved else []
-        flags = [leaf.value.requires_grad for leaf, _ in self._arguments]
-        return states + [
-            Assigned(Trained(number), Fixed(now, now))
-            for number, (before, now) in enumerate(zip(self._trained, flags, strict=True))
-            if now is not before
+        now = [leaf.value.requires_grad for leaf, _ in self._arguments]
+        return [
+            *flags("requires_grad", self._step.flags.moved()),
+            *(
+                Assigned(OnArgument(number, "requires_grad"), constant(now[number]))
+                for number, before in enumerate(self._trained)
+                if now[number] is not before
+            ),
         ]
 
     def attached(
         self, slot: Callable[[str, torch.Tensor], object], trees: Trees
     ) -> Iterator[Assigned]:
         """Attributes that the step has put on arguments: ``x.mask = ...``. Raises Unfit."""
+        put = "what it puts on an argument"
         for position, (leaf, _) in enumerate(self._arguments):
             before = self._attributes[position]
             for name, now in own(leaf.value).items():
-                if name not in before or before[name] is not now:
-                    if any(map(has_history, tensors_inside(now))):
-                        raise Unfit("keeps the history of its tensor: detach() it")
-                    to = f"{leaf.fqn}.{name}"
-                    tree = trees.of(now, partial(slot, to))
-                    yield Assigned(OnArgument(position, name), tree)
+                if name in before and before[name] is now:
+                    continue
+                if any(map(has_history, tensors_inside(now))):
+                    raise Unfit(f"{put} keeps the history of its tensor: detach() it")
+                try:
+                    tree = trees.of(now, partial(slot, f"{leaf.fqn}.{name}"))
+                except Unfit as unfit:
+                    raise Unfit(f"{put} {unfit.what}") from None
+                yield Assigned(OnArgument(position, name), tree)
 
     def meet(self, tensor: torch.Tensor, index: int) -> None:
         """A tensor that nobody knew: an input by reference."""
-        gradient = self._driven.input(tensor)
+        gradient = self._gradient(tensor)
         if gradient is not None:
             self.free.append((gradient, index))
             self._recorder.undo.foreign(tensor)
@@ -99,7 +105,7 @@ class Inputs:
         leaf = Leaf(f"free.{len(self.free)}", Role.FREE, [held], (0,), held)
         self.free.append((leaf, index))
         self._step.flags.meet(leaf.fqn, held)
-        self._driven.add(leaf, tensor)
+        self._add(leaf, tensor)
         self._recorder.undo.foreign(held)
 
     def __iter__(self) -> Iterator[tuple[Leaf, int]]:

@@ -30,10 +30,7 @@ def apart(
     memory = set(map(storage_id, owned))
     found: list[torch.Tensor] = []
     for tensor in returned:
-        if node_of(tensor) is not None:
-            found.append(tensor)
-            continue
-        if is_late(tensor):
+        if node_of(tensor) is not None or is_late(tensor):
             found.append(tensor)
             continue
         value = tensor.detach()

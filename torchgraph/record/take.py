@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableSet, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
 
 import torch
 from torch import nn
@@ -45,9 +44,8 @@ from .results import apart, output_of, result_of
 from .scripts import scripts_followed
 from .tape.number import bare, node_of
 from .tape.tape import Ref
-from .tape.told import NOBODY, Told
 from .tape.trail import Depth, Trail
-from .tape.watch import AttributeWatch, CallWatch, warn_unregistered
+from .tape.watch import NOBODY, AttributeWatch, CallWatch, Told, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
 from .update.update import Update, runs_users_code
@@ -87,7 +85,7 @@ def take(
     taking.owned = owned
     told.begins(taking._recorder.tape, taking._inputs)
     try:
-        taking.heard = not taking.refused(strict) and heard
+        taking.heard = not refused_early(step, taking._recorder, strict) and heard
         return taking.run()
     except BaseException:
         taking._numbers.leaked.settle()
@@ -141,11 +139,11 @@ class _Taking:
         self.driven = Driven(step, self._recorder, self._trail, numbers, self._autocast, options)
         self._gradients = Gradients(step, self._scaling, options, self._trail, recorder.line_of)
         recorder.check = weakly(self._gradients.check)
-        self.refused = partial(refused_early, step, self._recorder)
         self._batches = [call]
         if self._count > 1:
             self._batches = [micro_batch(call, build, options, i) for i in range(self._count)]
-        self._inputs = Inputs(step, numbers.index, self._recorder, self.driven, self._contents)
+        heard = self.driven.add, self.driven.input
+        self._inputs = Inputs(step, numbers.index, recorder, self._contents, *heard)
         self._inputs.take(self._batches[0])
         self._whole = None if self._count > 1 else self._contents
         """A micro-batch is made of objects of its own, which nobody sees again."""
@@ -172,8 +170,7 @@ class _Taking:
                     inner.enter_context(kept(others))
                 found = self._forward_and_backward()
                 if not self.driven:
-                    scaling = self._scaling if self.heard else self._plain
-                    scaling.check(self._step.optimizers, self._step.replicas.unreduced())
+                    self._scales.check(self._step.optimizers, self._step.replicas.unreduced())
             try:
                 tensors, values = self._updated(found)
             finally:
@@ -271,16 +268,19 @@ class _Taking:
         with self._autocast.forward(), watching, no_conditions, self._gradients.standing_in():
             yield
 
+    @property
+    def _scales(self) -> Scaling:
+        return self._scaling if self.heard else self._plain
+
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         """What becomes of the gradient that a ``backward()`` starts with."""
         if not self._step.optimizers or self.driven:
             return gradient
-        gradient = (self._scaling if self.heard else self._plain).scaled(gradient)
+        gradient = self._scales.scaled(gradient)
         return gradient if self._count == 1 else gradient / self._count
 
     def _unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-        scaling = self._scaling if self.heard else self._plain
-        self._gradients.unscale(scaler, optimizer, scaling)
+        self._gradients.unscale(scaler, optimizer, self._scales)
 
     def _outputs(self, returned: list[torch.Tensor]) -> list[torch.Tensor]:
         """The returned tensors as before the update, but for final gradients, which come late."""
@@ -313,10 +313,15 @@ class _Taking:
         self._step = self._step.again() if self._step.lazy else self._step  # now complete
         optimizers, recorder, values = self._step.optimizers, self._recorder, list(self._values)
         before = list(map(OwnState, optimizers))
-        scaling = self._scaling if self.heard else self._plain
         again = Evaluations(self._border.losses, self._again, self._count)
         self._update = Update(
-            self._step, self._trail, self._options, scaling, recorder, self._inputs.tensors, again
+            self._step,
+            self._trail,
+            self._options,
+            self._scales,
+            recorder,
+            self._inputs.tensors,
+            again,
         )
         with self._listening(), self._trail.update():
             if self.driven:
@@ -370,7 +375,7 @@ class _Taking:
             return OutputSlot(len(tensors) - 1)
 
         moving = Moving(self._numbers.places, self._numbers.written, more)
-        exits = Exits.of(met, watch, carried, given, trees, moving, adopts=bool(self.driven))
+        exits = Exits(met, watch, carried, given, trees, moving, adopts=bool(self.driven))
         self._numbers.leaked.plain_again(_left_in(met, trees))
         if exits.refused is not None and self.heard:
             self._recorder.refuse(exits.refused)

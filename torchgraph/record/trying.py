@@ -7,17 +7,17 @@ all is put back, and the call runs with plain ones, as eager runs it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CellType
 from typing import Any
 
 from ..lines import raised_at
-from ..live.discovery import Entries
 from ..live.inputs import Call
 from ..live.snapshot import Snapshot
 from ..live.step import Step
 from ..reasons import Because, Reason
 from ..structure import Contents
 from .compare.outcome import Outcome
+from .host.carried import Carried
+from .host.moved import items_of
 from .ops.generators import generators, set_generators
 
 _HANDED = "a number that the step moves is handed to code that takes Python's own alone"
@@ -31,33 +31,17 @@ class Before:
     def __init__(self, step: Step, call: Call, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._contents = Contents(call.args, call.kwargs)
-        self._cells: list[tuple[CellType, object]] = []
-        self._entries: list[tuple[Entries, dict[str, object]]] = []
-        for _, holder in step.containers:
-            if isinstance(holder, CellType):
-                self._keep_cell(holder)
-            elif isinstance(holder, Entries):
-                values = {n: holder.values[n] for n in holder.names if n in holder.values}
-                self._entries.append((holder, values))
-            else:
-                snapshot.keep(holder)
+        self._carried = Carried(step.containers)
+        for _, container in step.containers:
+            for value in items_of(container).values():
+                snapshot.keep(value)
         self._generators = generators()
-
-    def _keep_cell(self, cell: CellType) -> None:
-        try:
-            self._cells.append((cell, cell.cell_contents))
-        except ValueError:  # empty
-            return
-        self._snapshot.keep(cell.cell_contents)
 
     def put_back(self) -> None:
         """All is as it was."""
         self._snapshot.restore()
         self._contents.put_back()
-        for cell, value in self._cells:
-            cell.cell_contents = value
-        for entries, values in self._entries:
-            entries.values.update(values)
+        self._carried.put_back()
         set_generators(self._generators)
 
 

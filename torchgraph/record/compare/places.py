@@ -7,14 +7,11 @@ from functools import singledispatch
 
 import torch
 
-from ...guards import ABSENT
-from ...guards.names import follow
 from ...live.inputs import Call
 from ...structure import Unfit
-from ..host.host import GradientOf, GradientOfArgument, Host, OnArgument
-from ..host.kept import Item, held_at, tensors_inside
+from ..host.host import GradientOf, Host, OnArgument
+from ..host.kept import Item, Named, tensors_inside
 from ..host.trees import Filling, Fixed
-from ..host.written import Attribute, Named
 
 _UNTOLD = object()
 
@@ -60,28 +57,18 @@ def _(place: GradientOf, call: Call) -> object:
 
 
 @lies_at.register
-def _(place: GradientOfArgument, call: Call) -> object:
-    return call.tensors[place.position].grad
-
-
-@lies_at.register
 def _(place: OnArgument, call: Call) -> object:
     return getattr(call.tensors[place.position], place.name, None)
 
 
 @lies_at.register
 def _(place: Item, call: Call) -> object:
-    return held_at(place)
+    return place.read()
 
 
 @lies_at.register
 def _(place: Named, call: Call) -> object:
-    return follow(place.name.owner(), place.name.path)
-
-
-@lies_at.register
-def _(place: Attribute, call: Call) -> object:
-    return vars(place.owner).get(place.name, ABSENT) if type(place) is Attribute else _UNTOLD
+    return place["value"]
 
 
 def _called(place: object) -> str:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from ..._torch.modules import FLAT_WEIGHTS, is_of_module
-from ...guards import ABSENT
-from ...guards.looks import Same, is_container, look, shown
-from ...guards.names import CONTENT, By, Name, attribute
+from ...guards.looks import Same, is_container
+from ...guards.names import Name, attribute
 from ...ir.program import Role
 from ...live.discovery import Entries
 from ...live.step import Leaf
 from ...structure import Unfit
-from ..tape.watch import Change
 from .host import Assigned
 from .kept import (
     Appended,
@@ -33,12 +31,11 @@ from .kept import (
     ValueAtEntry,
     described,
     first_places,
-    held_at,
     hidden_in,
     tensors_inside,
     where,
 )
-from .moved import MANY, appended, equal, items_of, keys_moved, plain_in, put_behind, same_items
+from .moved import MANY, appended, is_full, items_of, keys_moved, put_behind, same_items
 from .sources import Sources
 from .titles import Titles
 from .trees import Fixed, Trees
@@ -55,6 +52,47 @@ class _Change(NamedTuple):
     now: object
 
 
+class _Kept(NamedTuple):
+    """A container in which the step may keep tensors."""
+
+    name: str
+    container: Any
+    """A dict, list or closure's variable, or some places of a dict."""
+    holder: Any
+    """What has its places."""
+    before: dict[object, object]
+    """What lay in it before the step."""
+
+    @classmethod
+    def of(cls, name: str, container: Any) -> _Kept:
+        """With what lies in it now."""
+        holder = container.values if isinstance(container, Entries) else container
+        return cls(name, container, holder, items_of(container))
+
+    @property
+    def is_whole(self) -> bool:
+        """True where all that lies in it is seen to."""
+        return not isinstance(self.container, Entries)
+
+    @property
+    def grows(self) -> int:
+        """How many were appended."""
+        if not isinstance(self.holder, _GROWING):
+            return 0
+        before, now = list(self.before.values()), list(self.holder)
+        return appended(before, now, full=is_full(self.holder))
+
+    def put_back(self) -> None:
+        """All in it is as before the step."""
+        holder, before = self.holder, self.before
+        if not isinstance(holder, _HOLDS) or not self.is_whole:
+            for key, value in before.items():
+                Item("", holder, key).write(value)
+        elif not same_items(items_of(holder), before):
+            holder.clear()
+            holder.update(before) if isinstance(holder, dict) else holder.extend(before.values())
+
+
 class Carried:
     """What one step keeps in containers: what lay there before it, and what lies there after it.
 
@@ -66,41 +104,30 @@ class Carried:
     def __init__(
         self, containers: Sequence[tuple[str, object]], rebound: Sequence[Name] = ()
     ) -> None:
-        self._containers = _once(containers)
-        self._titles = Titles(self._containers)
+        once = _once(containers)
+        self._titles = Titles(once)
+        self._kept = [_Kept.of(*one) for one in once]
         self._rebound = rebound
         self._taken: set[object] = set()
         self.together: list[Pair] = []
         """Places that held one tensor, or an argument."""
-        containers = self._containers
-        self._known = {id(holder) for _, holder in containers if not isinstance(holder, Entries)}
+        self._whole = {id(one.holder): one for one in self._kept if one.is_whole}
+        self._before: dict[int, dict[object, object]] = {}
+        for one in self._kept:
+            self._before.setdefault(id(one.holder), {}).update(one.before)
         self._some = {
-            (id(holder.values), name)
-            for _, holder in containers
-            if isinstance(holder, Entries)
-            for name in holder.names
+            (id(one.holder), name)
+            for one in self._kept
+            if not one.is_whole
+            for name in one.container.names
         }
-        self._contents = [
-            (holder, holder.copy()) for _, holder in containers if isinstance(holder, _HOLDS)
-        ]
-        self._lists = {
-            id(holder): list(holder) for _, holder in containers if isinstance(holder, _GROWING)
-        }
-        self._many = {id(holder): before for holder, before in self._contents if len(before) > MANY}
-        self._before = {place.key: (place, value) for place, value in self._entries()}
-        self._objects = {
-            id(value)
-            for _, value in self._before.values()
-            if not isinstance(value, torch.Tensor) and not is_container(value)
-        }
-        few = (holder for _, holder in containers if id(holder) not in self._many)
-        self._plain = {id(holder): plain_in(holder) for holder in few}
         self._moved: list[_Change] | None = None
 
     @property
     def values(self) -> list[object]:
-        """All that lay in the containers before the step."""
-        return [value for _, value in self._before.values()]
+        """What lay in the containers before the step, but for large ones."""
+        few = (one.before for one in self._kept if len(one.before) <= MANY)
+        return [value for before in few for value in before.values()]
 
     def takes(self, name: Name) -> bool:
         """True for a name whose tensor is an argument of the program."""
@@ -108,13 +135,13 @@ class Carried:
 
     def knows(self, holder: object, key: object = None) -> bool:
         """True when what lies in ``holder`` is seen to here, or what lies under ``key``."""
-        return id(holder) in self._known or (id(holder), key) in self._some
+        return id(holder) in self._whole or (id(holder), key) in self._some
 
     def replaces(self, holder: object, key: object) -> bool:
         """True where the step has put another object."""
         place = Item("", holder, None if isinstance(holder, types.CellType) else key)
-        before = self._before.get(place.key)
-        return before is not None and held_at(place) is not before[1]
+        before = self._before.get(id(holder), {})
+        return place.item in before and place.read() is not before[place.item]
 
     def writes(self, holder: object, on_the_way: Iterable[tuple[object, object]]) -> bool:
         """True when what lies in ``holder``, or at one of these places, is written by replays."""
@@ -134,49 +161,29 @@ class Carried:
 
     def put_back(self) -> None:
         """All is as before the step."""
-        for place, value in self._before.values():
-            if isinstance(place.holder, types.CellType) or place.key[:2] in self._some:
-                place.write(value)
-        for holder, before in self._contents:
-            if same_items(holder, before):
-                continue
-            holder.clear()
-            holder.update(before) if isinstance(holder, dict) else holder.extend(before)
-
-    def _entries(self) -> Iterator[tuple[Item, object]]:
-        for _, container in self._containers:
-            holder = container.values if isinstance(container, Entries) else container
-            for item in self._items(container):
-                if item in FLAT_WEIGHTS and is_of_module(holder):
-                    continue
-                place = Item(self._titles.of(container, item), holder, item)
-                try:
-                    value = place.read()
-                except (KeyError, IndexError, ValueError):
-                    continue
-                yield place, value
+        for one in self._kept:
+            one.put_back()
 
     def changes(self) -> list[_Change]:
         """Where the step puts something else, with tensors in it or in what was there."""
         if self._moved is None:
-            self._moved = []
-            self._before.update(self._was_moved())
-            for place, now in self._entries():
-                before = self._before.get(place.key, (place, None))[1]
-                if now is before:
-                    continue
-                if tensors_inside(before) or tensors_inside(now) or hidden_in(now):
-                    self._moved.append(_Change(place, before, now))
+            self._moved = [
+                change
+                for one in self._kept
+                for change in self._changes_in(one)
+                if any(map(tensors_inside, change[1:])) or hidden_in(change.now)
+            ]
         return self._moved
 
-    def _was_moved(self) -> Iterator[tuple[tuple[object, ...], tuple[Item, object]]]:
-        """What lay in large containers where something else lies now."""
-        for _, holder in self._containers:
-            was = items_of(self._many.get(id(holder), ()))
-            for key in self._items(holder) if was and not self._grows(holder) else ():
-                place = Item(self._titles.of(holder, key), holder, key)
-                if key in was:
-                    yield place.key, (place, was[key])
+    def _changes_in(self, one: _Kept) -> Iterator[_Change]:
+        before, now = one.before, items_of(one.container)
+        keys: Sequence[object] = keys_moved(before, now)
+        if len(before) > MANY and (new := one.grows):
+            before, keys = {}, range(len(now) - new, len(now))
+        for key in keys:
+            if key in now and not (key in FLAT_WEIGHTS and is_of_module(one.holder)):
+                place = Item(self._titles.of(one.container, key), one.holder, key)
+                yield _Change(place, before.get(key), now[key])
 
     def assigned_tensors(self) -> list[torch.Tensor]:
         """What the places that the step gives something else hold now."""
@@ -230,143 +237,86 @@ class Carried:
         self._taken = {bound[id(leaf)] for leaf, _ in found if id(leaf) in bound}
         return found
 
-    def assigned(self, sources: Sources, trees: Trees) -> tuple[list[Assigned], str]:
-        """What the step assigns, and why no program can; empty when one can.
+    def assigned(self, sources: Sources, trees: Trees) -> Iterator[Assigned]:
+        """What the step assigns. Raises Unfit where no program can.
 
         Args:
             sources: where tensors come from.
             trees: to make objects again.
         """
-        found = []
-        left = {place.key for place, _ in self._entries()}
-        for key, (place, before) in self._before.items():
-            growing = isinstance(place.holder, _GROWING)
-            if key not in left and not growing and tensors_inside(before):
-                return [], f"{place.name} is taken away"
-        why = self._why_not_rewritten()
-        if why:
-            return [], why
+        if why := next(filter(None, map(self._why_not_rewritten, self._kept)), ""):
+            raise Unfit(why)
+        lay = (value for before in self._before.values() for value in before.values())
+        objects = {id(value) for value in lay if not is_container(value)}
         for place, _, now in self.changes():
-            for tensor in tensors_inside(now):
-                if sources.owned(tensor):
-                    return [], f"{place.name} is given a tensor that was there before"
-            to: Item | Appended = place
-            if isinstance(place.holder, _GROWING):
-                to = self._appended(place) or place
-                if to is place and self._is_shifted(place):
-                    continue
+            if any(map(sources.owned, tensors_inside(now))):
+                raise Unfit(f"{place.name} is given a tensor that was there before")
+            to = self._appended(place) or place
+            if to is place and self._is_shifted(place):
+                continue
             try:
-                old = id(now) in self._objects
+                old = id(now) in objects and not isinstance(now, torch.Tensor)
                 tree = Fixed(now, Same(now)) if old else trees.of(now, partial(sources.of, to.name))
-                found.append(Assigned(to, tree))
             except Unfit as unfit:
-                return [], f"{place.name} {unfit.what}"
-        return [*found, *self._reordered()], ""
+                raise Unfit(f"{place.name} {unfit.what}") from None
+            yield Assigned(to, tree)
+        yield from self._reordered()
 
-    def _why_not_rewritten(self) -> str:
-        for name, holder in self._containers:
-            if isinstance(holder, _GROWING) and self._is_rewritten(holder):
-                return f"what is in {name} is replaced, or taken away"
-        return ""
+    def _why_not_rewritten(self, one: _Kept) -> str:
+        before, now = one.before, items_of(one.container)
+        if isinstance(one.holder, _GROWING):
+            fewer = len(before) > len(now) or (len(before) > MANY and len(before) != len(now))
+            held = (*before.values(), *now.values()) if fewer and not one.grows else ()
+            tensors = any(isinstance(item, torch.Tensor) for item in held)
+            return f"what is in {one.name} is replaced, or taken away" if tensors else ""
+        gone = (key for key in before if key not in now and tensors_inside(before[key]))
+        return next((f"{self._titles.of(one.container, key)} is taken away" for key in gone), "")
 
     def _reordered(self) -> Iterator[Assigned]:
-        for holder, before in self._contents:
-            behind = put_behind(before, holder) if isinstance(before, dict) else ()
-            if behind and isinstance(holder, dict):
-                yield Assigned(Behind(holder), Fixed(behind, behind))
-
-    def _is_rewritten(self, holder: Any) -> bool:
-        """True for a list of tensors of which some are taken away."""
-        before, now = self._lists[id(holder)], list(holder)
-        if len(before) == len(now) or (id(holder) not in self._many and len(before) < len(now)):
-            return False
-        if not any(isinstance(item, torch.Tensor) for item in (*before, *now)):
-            return False
-        return appended(before, holder) == 0 and not same_items(before, now)
+        for one in self._kept:
+            whole = one.is_whole and isinstance(one.holder, dict)
+            behind = put_behind(one.before, one.holder) if whole else ()
+            if behind:
+                yield Assigned(Behind(one.holder), Fixed(behind, behind))
 
     @property
     def entry(self) -> tuple[ValueAtEntry | Bounded | Filled, ...]:
         """What must be in places that the step gives something else: it may go by that."""
-        changes = [
-            (place, before)
-            for place, before, _ in self.changes()
-            if not (isinstance(place.holder, _GROWING) and self._appended(place))
-        ]
+        changes = [change for change in self.changes() if not self._appended(change.place)]
         filled = {
-            id(place.holder): Filled(place.holder, first_places(self._lists[id(place.holder)]))
-            for place, _ in changes
+            id(place.holder): Filled(place.holder, first_places(self._list(place)))
+            for place, _, _ in changes
             if isinstance(place.holder, _GROWING) and not self._is_shifted(place)
         }
-        entries = [ValueAtEntry(place, described(before)) for place, before in changes]
+        entries = [ValueAtEntry(place, described(before)) for place, before, _ in changes]
         return (*entries, *self._bounded(), *filled.values())
 
     def _bounded(self) -> Iterator[Bounded]:
-        for _, holder in self._containers:
-            if isinstance(holder, deque) and holder.maxlen is not None:
-                before = self._lists[id(holder)]
-                new = appended(before, holder)
-                if new:
-                    yield Bounded(holder, new, len(before) + new - len(holder))
+        for one in self._kept:
+            if isinstance(one.holder, deque) and one.holder.maxlen is not None and one.grows:
+                dropped = len(one.before) + one.grows - len(one.holder)
+                yield Bounded(one.holder, one.grows, dropped)
+
+    def _list(self, place: Item) -> list[object]:
+        """What lay in the list or deque of a place."""
+        return list(self._whole[id(place.holder)].before.values())
 
     def _appended(self, place: Item) -> Appended | None:
         """The end of its list, where the step has appended to it; None where it has not."""
-        before = self._lists[id(place.holder)]
-        number = place.item - (len(place.holder) - appended(before, place.holder))
+        if not isinstance(place.holder, _GROWING):
+            return None
+        number = place.item - (len(place.holder) - self._whole[id(place.holder)].grows)
         name = place.name.rpartition(".")[0]
         return Appended(name, place.holder, number) if number >= 0 else None
 
     def _is_shifted(self, place: Item) -> bool:
         """True in a full deque that the step appends to: that moves all that is in it."""
-        holder, before = place.holder, self._lists[id(place.holder)]
-        new = appended(before, holder)
+        if not isinstance(place.holder, _GROWING):
+            return False
+        holder, before = place.holder, self._list(place)
+        new = self._whole[id(holder)].grows
         at = place.item + len(before) + new - len(holder)
-        return new > 0 and at < len(before) and before[at] is held_at(place)
-
-    def _items(self, holder: Any) -> Sequence[object]:
-        if isinstance(holder, types.CellType):
-            return [None]
-        if isinstance(holder, Entries):
-            return holder.names
-        before = self._many.get(id(holder))
-        if before is None:
-            return list(holder) if isinstance(holder, dict) else range(len(holder))
-        new = self._grows(holder)
-        return range(len(holder) - new, len(holder)) if new else keys_moved(before, holder)
-
-    def _grows(self, holder: object) -> int:
-        """How many were appended."""
-        return 0 if isinstance(holder, dict) else appended(self._lists[id(holder)], holder)
-
-    def counted(self, seen_to: Callable[[object, object], bool]) -> list[tuple[Change, Name]]:
-        """Plain values that the step has changed, and no program; but for those ``seen_to``.
-
-        With the names of their places.
-        """
-        found = []
-        tensors = {place.key for place, _, _ in self.changes()}
-        for name, holder in self._containers:
-            held = holder.values if isinstance(holder, Entries) else holder
-            many = self._many.get(id(holder))
-            keys = None if many is None else keys_moved(many, holder)
-            before = self._plain.get(id(holder), {}) if many is None else plain_in(many, keys)
-            now = plain_in(holder, keys)
-            for item in {**before, **now}:
-                kept = item in before and item in now
-                place = (id(held), None if isinstance(held, types.CellType) else item)
-                if (kept and equal(before[item], now[item])) or place in tensors:
-                    continue
-                if not seen_to(held, place[1]):
-                    change = Change(name, str(item), False, None, before.get(item, ABSENT))
-                    found.append((change, _named(name, held, item, now.get(item, ABSENT))))
-        return found
-
-
-def _named(title: str, holder: Any, item: object, value: object) -> Name:
-    """The name of what lies in a container."""
-    in_cell = isinstance(holder, types.CellType)
-    path = CONTENT if in_cell else ((By.ITEM, item),)
-    words = title if in_cell else f"{title}[{item!r}]"
-    return Name(words, Same(holder), path, True, look(value), shown(value), None)
+        return new > 0 and at < len(before) and before[at] is place.read()
 
 
 def _once(containers: Sequence[tuple[str, object]]) -> list[tuple[str, Any]]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from types import CellType, ModuleType
 from typing import Any, NamedTuple
 
@@ -38,32 +37,26 @@ from ...live.discovery import Entries
 from ...live.logs import is_logger
 from ...live.named import NumberPlace, is_number as is_plain_number, place_key, place_of
 from ...live.step import Leaf
-from ...structure import Unfit, mutable_parts, tensors_in
+from ...structure import Unfit, mutable_parts
 from ..chains.inside import keyed
 from ..chains.resolve import is_library
 from ..chains.touched import Met, Touched
 from ..tape.number import bare, node_of
 from ..tape.watch import AttributeWatch, Change, is_own
-from .asked import Asked, asked
 from .carried import Carried
-from .host import Assigned, modes
-from .kept import NamedArgument, Pair, hidden_in
+from .host import Assigned, Destination, flags
+from .kept import Item, Named, Pair, TensorAt, hidden_in, tensors_inside
 from .replaced import by_place
-from .trees import Fixed, Trees
+from .trees import Trees, constant
 from .written import (
-    Attribute,
     Counter,
-    Moved,
-    Named,
     Overwritten,
     Refilled,
     around_tuples,
     holder_at,
-    no_slot,
     places_on,
     repetition,
     takes_tensors,
-    words_of,
 )
 
 
@@ -84,7 +77,7 @@ class Stray:
     @property
     def change(self) -> Change:
         """The change of it, which no program writes."""
-        return Change(*words_of(self.name), read=False, where=self.name.where)
+        return _change_at(self.name)
 
     def container(self) -> tuple[str, object] | None:
         """(name, container), as in `Step.containers`; None where there is none now."""
@@ -111,37 +104,18 @@ class Moving(NamedTuple):
     """Makes a number a result of the program."""
 
 
-@dataclass
 class Exits:
-    """What one step leaves under the names that it reads and moves."""
+    """What one step leaves under the names that it reads and moves.
 
-    names: list[Name] = field(default_factory=list)
-    """To be found again by later calls, and those that show why no two calls are alike."""
-    assigned: dict[object, Assigned] = field(default_factory=dict)
-    """By place."""
-    strays: list[Stray] = field(default_factory=list)
-    numbers: list[NumberPlace] = field(default_factory=list)
-    """Places in which the step moves a number, that it may go by: from the next call on, inputs."""
-    repeated: dict[object, tuple[Assigned, Change]] = field(default_factory=dict)
-    """By place, what nothing reads: written again where two calls do it alike."""
-    changes: list[Change] = field(default_factory=list)
-    """Those that were read are written again, others no program writes."""
-    refused: NoProgram | None = None
-    together: list[Pair | Asked] = field(default_factory=list)
-    """Names that led to an argument of the call: they have to in the next one."""
-    trees: Trees = field(default_factory=lambda: Trees({}))
-    slot: Callable[[Any], object] = no_slot
-    """Where a number comes from that the step has computed. Raises Unfit for a tensor."""
-    _moving: Mapping[tuple[int, object], Leaf] = field(default_factory=dict)
-    _arguments: Mapping[int, int] = field(default_factory=dict)
-    _by_place: Callable[[Touched], list[Name]] = lambda one: []
-    _places: set[tuple[int, object]] = field(default_factory=set)
-    _identified: set[tuple[int, object]] = field(default_factory=set)
-    """Places of numbers of which the step asks which object they are."""
+    Args:
+        carried: what is seen to elsewhere.
+        arguments: the tensors of the call.
+        trees: to make again what it leaves.
+        adopts: strays are, from the next call on.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         met: Met,
         watch: AttributeWatch,
         carried: Carried,
@@ -150,87 +124,94 @@ class Exits:
         moving: Moving,
         *,
         adopts: bool,
-    ) -> Exits:
-        """What comes of a step.
-
-        Args:
-            carried: what is seen to elsewhere.
-            arguments: the tensors of the call.
-            trees: to make again what it leaves.
-            adopts: strays are, from the next call on.
-        """
-        numbers = {id(tensor): number for number, tensor in enumerate(arguments)}
-        slot, places = partial(_number_slot, moving.output), moving.places
-        exits = cls(trees=trees, slot=slot, _arguments=numbers, _moving=places)
-        exits._by_place = partial(by_place, takes=carried.takes, met=met)
-        exits.names += [_kind_of(leaf) for leaf in places.values() if is_number(leaf.fqn)]
-        for count in watch.drop_counters(met.counts):
-            place = Moved(count.owner, count.change.name)
-            assigned = Assigned(place, Fixed(count.by, count.by))
-            exits.repeated[place.key] = (assigned, count.change)
-        for owner, change, value in watch.stores():
-            if (id(own(owner)), change.name) in places:
-                continue
-            there = Attribute(owner, change.name)
-            if Moved(owner, change.name).key not in exits.repeated:
-                stored = Assigned(there, Fixed(value, look(value)))
-                exits.repeated[there.key] = (stored, change)
+    ) -> None:
+        self._carried, self._trees, self._moving = carried, trees, moving.places
+        self._arguments = {id(tensor): number for number, tensor in enumerate(arguments)}
+        self._met, self._output = met, moving.output
+        self._places: set[tuple[int, object]] = set()
         touched = [one for one in met.touched if one.identified and one.name.path]
-        exits._identified = {place_key(one.name) for one in touched}
-        exits.names += _objects(watch)
+        self._identified = {place_key(one.name) for one in touched}
+        """Places of numbers of which the step asks which object they are."""
+        numbers = [leaf for leaf in moving.places.values() if is_number(leaf.fqn)]
+        self.names = [*map(_kind_of, numbers), *_objects(watch)]
+        """To be found again by later calls, and those that show why no two calls are alike."""
+        self.assigned: dict[object, Assigned] = {}
+        """By place."""
+        self.strays: list[Stray] = []
+        self.numbers: list[NumberPlace] = []
+        """Places in which the step moves a number, that it may go by: from the next call on,
+        inputs."""
+        self.repeated: dict[object, tuple[Assigned, Change]] = {}
+        """By place, what nothing reads: written again where two calls do it alike."""
+        self.changes: list[Change] = []
+        """Those that were read are written again, others no program writes."""
+        self.refused: NoProgram | None = None
+        self.together: list[Pair] = []
+        """Names that led to an argument of the call: they have to in the next one."""
+        for owner, change, value in watch.stores():  # before what is counted is no read any more
+            if (id(own(owner)), change.name) not in moving.places:
+                self._repeat(Named(_name_of(owner, change, value)), value, change)
+        for owner, change, by in watch.drop_counters(met.counts):
+            self._repeat(Counter(_name_of(owner, change, by)), by, change)
         for one in sorted(_as_wholes(met.touched), key=lambda one: not one.read):
             key = place_key(one.name) if one.name.path else None
-            if key not in places and (one.read or key not in moving.written):
-                exits._add(one, carried)
+            if key not in moving.places and (one.read or key not in moving.written):
+                self._add(one)
         for owner, change in watch.changes():
-            exits._add_attribute(owner, change, carried)
-        exits.assigned.update((one.place.key, one) for one in modes(watch.modes))
-        exits._keep_together(carried)
-        exits.together += asked(met, watch, arguments)
-        for change, name in carried.counted(exits.sees_to):
-            exits._find(name, change.before, follow(name.owner(), name.path))
-            exits.changes.append(change)
+            self._add_attribute(owner, change)
+        self.assigned.update((m.place.key, m) for m in flags("training", watch.modes.items()))
+        self._keep_together()
+        self.together += _asked(met, watch, arguments)
         if not adopts:
-            exits.changes += [stray.change for stray in exits.strays]
-            exits.names += [stray.name for stray in exits.strays if stray.read]
-            exits.strays, exits.refused = [], None
-        return exits
+            self.changes += [stray.change for stray in self.strays]
+            self.names += [stray.name for stray in self.strays if stray.read]
+            self.strays, self.refused = [], None
 
-    def _keep_together(self, carried: Carried) -> None:
+    def _slot(self, value: Any) -> object:
+        """Where a number comes from that the step has computed. Raises Unfit for a tensor."""
+        if isinstance(value, torch.Tensor):
+            raise Unfit("holds a tensor")
+        return self._output("number", value)
+
+    def _assign(self, place: Destination, tree: object) -> None:
+        self.assigned[place.key] = Assigned(place, tree)
+
+    def _repeat(self, place: Destination, value: object, change: Change) -> None:
+        self.repeated[place.key] = Assigned(place, constant(value)), change
+
+    def _keep_together(self) -> None:
         """A tensor that comes as an argument under one name, and is under another one too."""
         named = [name for name in self.names if name.path and isinstance(name.found, Same)]
         guarded = {name.found: name for name in named if name.guarded}
         for name in named:
-            other = guarded.get(name.found) if carried.takes(name) else None
+            other = guarded.get(name.found) if self._carried.takes(name) else None
             if other is not None:
-                self.together.append(Pair(NamedArgument(name), NamedArgument(other)))
+                self.together.append(Pair(Named(name), Named(other)))
 
-    def sees_to(self, holder: object, key: object) -> bool:
+    def _sees_to(self, holder: object, key: object) -> bool:
         """True where what lies in ``holder`` under ``key`` is written again."""
         written = {(id(holder), key), (id(holder), Refilled)}
         return (id(holder), key) in self._moving or not written.isdisjoint(self._places)
 
-    def _add_attribute(self, owner: object, change: Change, carried: Carried) -> None:
+    def _add_attribute(self, owner: object, change: Change) -> None:
         value = vars(owner).get(change.name, ABSENT)
         if (id(own(owner)), change.name) in self._moving:
             return
+        name = _name_of(owner, change, value)
         if node_of(value) is not None:
-            there = Attribute(owner, change.name)
-            self.assigned[there.key] = Assigned(there, self.slot(value))
+            self._assign(Named(name), self._slot(value))
             if change.read:
-                self._find(attribute(owner, change.name, value, str(change)), change.before, value)
+                self._find(name, change.before, value)
             return
-        places = (Moved(owner, change.name), Attribute(owner, change.name))
-        if any(place.key in self.repeated for place in places):
+        if any(place(name).key in self.repeated for place in (Counter, Named)):
             return
-        if carried.knows(vars(owner), change.name) and _has_tensors(value):
+        if self._carried.knows(vars(owner), change.name) and tensors_inside(value):
             return
-        if is_container(value) and (carried.knows(value) or self.sees_to(value, None)):
+        if is_container(value) and (self._carried.knows(value) or self._sees_to(value, None)):
             return
         if change.read and is_own(value) and not isinstance(value, torch.Tensor):
-            place = Attribute(owner, change.name)
-            self.assigned[place.key] = Assigned(place, Fixed(value, look(value)))
-            self._find(attribute(owner, change.name, value, str(change)), change.before, value)
+            self._assign(Named(name), constant(value))
+            self._find(name, change.before, value)
         self.changes.append(change)
 
     def _find(self, name: Name, before: object, now: object) -> None:
@@ -258,11 +239,11 @@ class Exits:
             else:
                 self._find(inner, _plain_number(was), item)
 
-    def _add(self, one: Touched, carried: Carried) -> None:
+    def _add(self, one: Touched) -> None:
         name = one.name
         owner = name.owner()
         if not name.moved:
-            self._unmoved(one, carried)
+            self._unmoved(one)
             return
         if isinstance(owner, ModuleType) and is_library(owner.__name__):
             return  # our own patch, while the step was recorded
@@ -270,14 +251,14 @@ class Exits:
         if not one.outer:  # what the step makes itself, as far as can be told
             if one.read:
                 self.names.append(replace(name, guarded=False))
-        elif _has_tensors(value) or _was_tensor(one) or _hides(one, value):
-            self._tensors(one, value, carried)
+        elif tensors_inside(value) or _was_tensor(one) or _hides(one, value):
+            self._tensors(one, value)
         elif name.aspect is Aspect.KINDS:
             self._fill_anew(one, value)
         elif not one.read:
             if one.container is value is not None and name.path:
                 self.names.append(_the_same(one))
-            self._unread(one, value, carried)
+            self._unread(one, value)
         elif type(name.found) in (Never, Drawn):
             self.names.append(replace(name, found=Never()))
         else:
@@ -289,34 +270,33 @@ class Exits:
         if one.container is value and _same_but_for_numbers(value, one.name.found):
             self._find_in(one.name, value, one.name.found)
 
-    def _unmoved(self, one: Touched, carried: Carried) -> None:
+    def _unmoved(self, one: Touched) -> None:
         name = one.name
         if one.counted and not one.read and is_plain_look(name.found):
             return  # moved on by nothing, or not in this call
         position = self._arguments.get(id(follow(name.owner(), name.path)))
         if position is not None:
-            self.together.append(Pair(NamedArgument(name), position))
-        guarded = position is None and not carried.takes(name)
-        found = self._by_place(one) if guarded else []
+            self.together.append(Pair(Named(name), position))
+        guarded = position is None and not self._carried.takes(name)
+        found = by_place(one, self._carried.takes, self._met) if guarded else []
         self.names += found or [replace(name, guarded=guarded)]
 
-    def _unread(self, one: Touched, value: object, carried: Carried) -> None:
+    def _unread(self, one: Touched, value: object) -> None:
         """What both recordings do alike is done again; the rest no program writes."""
         name = one.name
-        change = Change(*words_of(name), read=False, where=name.where)
-        repeated = repetition(one, value, self.trees, self.slot)
-        if repeated is None:
-            self._find(name, _plain_number(name.found), value)
+        repeated = repetition(one, value, self._trees, self._slot)
         if repeated is not None:
-            self.repeated[repeated.place.key] = (repeated, change)
+            self.repeated[repeated.place.key] = (repeated, _change_at(name))
             if isinstance(repeated.place, Counter):
                 kind = replace(name, found=name.found[0], aspect=Aspect.KIND, moved=False)
                 self.names.append(kind)
             self._see_to(one, value)
-        elif not (carried.writes(value, places_on(name)) or self.sees_to(value, None)):
-            self.changes.append(change)
+            return
+        self._find(name, _plain_number(name.found), value)
+        if not (self._carried.writes(value, places_on(name)) or self._sees_to(value, None)):
+            self.changes.append(_change_at(name))
 
-    def _tensors(self, one: Touched, value: object, carried: Carried) -> None:
+    def _tensors(self, one: Touched, value: object) -> None:
         """What a program returns is put there by `Carried`."""
         name, inside = one.name, one.container is value
         if hidden := _hides(one, value):
@@ -324,12 +304,12 @@ class Exits:
             return
         if inside and name.path:
             self.names.append(_the_same(one))
-        if (one.read and inside) or (one.read and _was_tensor(one)):
+        if one.read and (inside or _was_tensor(one)):
             self.names.append(replace(name, found=one.alike, aspect=Aspect.LIKENESS))
         elif one.read:
             self.names.append(replace(name, guarded=False))
-        if _is_carried(one, value, carried):
-            self.names += _ways(name, carried)
+        if _is_carried(one, value, self._carried):
+            self.names += _ways(name, self._carried)
         else:
             stray = Stray(around_tuples(name), inside, one.read)
             if not (Carried.can_carry(value) if inside else takes_tensors(name)):
@@ -347,31 +327,29 @@ class Exits:
             self._find_in(name, value, name.found)
         if one.container is value is not None and is_buffer(value):
             self.names.append(_the_same(one))
-            buffer = Overwritten(value)
-            self.assigned[buffer.key] = Assigned(buffer, Fixed(copy.copy(value), look(value)))
+            self._assign(Overwritten(value), constant(copy.copy(value)))
         elif one.container is value is not None:
             place = Refilled(value, name if name.path else None)
             held = [
                 (kind, part)
                 for kind, part, _ in mutable_parts(value)
-                if part is value or (self.trees.has(part) and not _was_in(part, name.found))
+                if part is value or (self._trees.has(part) and not _was_in(part, name.found))
             ]
             if len(held) > 1:  # with others in it, whose names are not known
                 self.names.append(_the_same(one))
-            self.assigned[place.key] = Assigned(place, self.trees.contents(held, self.slot))
+            self._assign(place, self._trees.contents(held, self._slot))
         elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
-            named = Named(name)
-            self.assigned[named.key] = Assigned(named, self._made(one, value))
+            self._assign(Named(name), self._made(one, value))
         self._see_to(one, value)
 
     def _made(self, one: Touched, value: object) -> object:
         """What the step leaves there, as each call makes it."""
         if value is ABSENT or (one.same_object and not is_container(value)):
-            return Fixed(value, look(value))
+            return constant(value)
         try:
-            return self.trees.of(value, self.slot)
+            return self._trees.of(value, self._slot)
         except Unfit:  # of what no two calls leave the like
-            return Fixed(value, look(value))
+            return constant(value)
 
     def _see_to(self, one: Touched, value: object) -> None:
         if one.container is value is not None and not is_buffer(value):
@@ -382,9 +360,32 @@ class Exits:
             self._places.add((id(holder), None if isinstance(holder, CellType) else key))
 
 
-def _number_slot(output: Callable[[str, object], object], value: Any) -> object:
-    """Where a number that moves comes from. Raises Unfit for a tensor."""
-    return no_slot(value) if isinstance(value, torch.Tensor) else output("number", value)
+def _change_at(name: Name) -> Change:
+    path, _, last = name.shown.rpartition(".")
+    return Change(path, last, read=False, where=name.where)
+
+
+def _name_of(owner: object, change: Change, value: object) -> Name:
+    """The name of an attribute that is watched."""
+    return attribute(owner, change.name, value, str(change))
+
+
+def _asked(met: Met, watch: AttributeWatch, arguments: Sequence[torch.Tensor]) -> Iterator[Pair]:
+    """What the step asks by ``is`` of tensors that may be others in the next call."""
+    found: list[tuple[Named | TensorAt, object]] = [
+        (Named(one.name), one.name.found())
+        for one in met.touched
+        if one.compared and isinstance(one.name.found, Same)
+    ]
+    found += [
+        (TensorAt(Item(name, held, name), 0), tensor)
+        for held, name, tensor in watch.tensors()
+        if id(tensor) in met.compared
+    ]
+    for number, (one, value) in enumerate(found):
+        others = [*enumerate(arguments), *found[:number]]
+        for other, another in others:
+            yield Pair(one, other, value is another, identical=True)
 
 
 def _plain_number(found: object) -> object:
@@ -443,7 +444,7 @@ def _replaced_around(
     owner, path = one.name.owner(), one.name.path
     for length in range(1, len(path)):
         value, place = follow(owner, path[:length]), (id(owner), path[:length])
-        if path[length][0] is not By.ITEM or _has_tensors(value):
+        if path[length][0] is not By.ITEM or tensors_inside(value):
             continue
         around = wholes.get(place)
         if isinstance(value, tuple) or (around is not None and _is_rearranged(around, value)):
@@ -505,10 +506,6 @@ def _is_carried(one: Touched, value: object, carried: Carried) -> bool:
     if any(carried.replaces(holder, key) for holder, key in places):
         return True  # with all that is in it
     return bool(places) and carried.knows(*places[-1])
-
-
-def _has_tensors(value: object) -> bool:
-    return isinstance(value, torch.Tensor) or bool(tensors_in(value))
 
 
 def _same_but_for_numbers(container: object, found: object) -> bool:

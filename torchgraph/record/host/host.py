@@ -7,7 +7,7 @@ leaves there what eager leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,8 +18,8 @@ from ...ir.program import TensorMeta
 from ...library.expect import ValueMoved
 from ...live.inputs import Call
 from ...live.step import Leaf
-from .kept import Shares, gradient_of
-from .trees import Filling, Fixed, settle
+from .kept import Bounded, Filled, HaveGradients, Keyed, Pair, Shares, ValueAtEntry
+from .trees import Filling, constant, settle
 
 
 class Destination(Protocol):
@@ -34,15 +34,10 @@ class Destination(Protocol):
 
 
 @dataclass(frozen=True)
-class GradientOf:
-    """``.grad`` of a tensor."""
+class GradientOf(Keyed):
+    """``.grad`` of a tensor, as a place, and as the container of a leaf."""
 
     parameter: torch.Tensor
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("grad", id(self.parameter))
 
     def __getitem__(self, key: str) -> object:
         return self.parameter.grad
@@ -53,48 +48,14 @@ class GradientOf:
 
 
 @dataclass(frozen=True)
-class GradientOfArgument:
-    """``.grad`` of an argument of the call."""
+class OnArgument(Keyed):
+    """An attribute of an argument of the call: its gradient, a flag, what the user has put there.
 
-    position: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("argument", self.position)
-
-    def write(self, value: Any, call: Call) -> None:
-        """Put ``value`` there."""
-        call.tensors[self.position].grad = value
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Whether an argument requires a gradient."""
-
-    position: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("requires_grad", self.position)
-
-    def write(self, value: Any, call: Call) -> None:
-        """Let it require a gradient, or not."""
-        call.tensors[self.position].requires_grad_(value)
-
-
-@dataclass(frozen=True)
-class OnArgument:
-    """An attribute of an argument that is a tensor."""
+    ``position`` is that among the tensors.
+    """
 
     position: int
     name: str
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("attribute", self.position, self.name)
 
     def write(self, value: object, call: Call) -> None:
         """Put ``value`` there."""
@@ -102,38 +63,17 @@ class OnArgument:
 
 
 @dataclass(frozen=True)
-class Training:
-    """Which states of a step train."""
+class Flags(Keyed):
+    """A flag of each of several objects: whether modules train, or tensors require a gradient."""
 
-    tensors: tuple[torch.Tensor, ...]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("requires_grad", *map(id, self.tensors))
+    objects: tuple[object, ...]
+    name: str
 
     def write(self, value: Any, call: Call) -> None:
-        """Let each require a gradient, or not."""
-        for tensor, trains in zip(self.tensors, value, strict=True):
-            tensor.requires_grad_(trains)
-
-
-@dataclass(frozen=True)
-class Modes:
-    """Whether modules train or evaluate."""
-
-    modules: tuple[torch.nn.Module, ...]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("training", *map(id, self.modules))
-
-    def write(self, value: Any, call: Call) -> None:
-        """Let each train, or evaluate."""
-        for module, training in zip(self.modules, value, strict=True):
-            if module.training is not training:
-                module.training = training
+        """Let each have its own."""
+        for one, flag in zip(self.objects, value, strict=True):
+            if getattr(one, self.name) is not flag:
+                setattr(one, self.name, flag)
 
 
 @dataclass(frozen=True)
@@ -155,50 +95,24 @@ class Action:
     """With an `OutputSlot` for each tensor."""
 
 
-class PairCondition(Protocol):
-    """Two places, and whether they held one tensor, or tensors in one memory."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-
-    def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
-        """True when it is so now, in a call with these."""
-
-
-class Condition(Protocol):
-    """What a place must hold when the step begins."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-
-    def fits(self) -> bool:
-        """True when it holds that."""
-
-
 @dataclass(frozen=True)
 class Host:
     """What one recorded step does to Python's objects."""
 
     actions: tuple[Action, ...] = ()
     assigned: tuple[Assigned, ...] = ()
-    absent: tuple[torch.Tensor, ...] = ()
-    """Parameters that must have no gradient when the step begins."""
-    present: tuple[torch.Tensor, ...] = ()
-    """Parameters that must have one."""
-    entry: tuple[Condition, ...] = ()
-    """What was in places that the step gives something else."""
+    entry: tuple[HaveGradients | ValueAtEntry | Bounded | Filled, ...] = ()
+    """What was in ``.grad``, and in places that the step gives something else."""
     read: tuple[tuple[Leaf, TensorMeta], ...] = ()
     """What the program takes from its place as an argument, after those of the call."""
     moved: frozenset[str] = frozenset()
     """Tensors of optimizers that actions write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
-    together: tuple[PairCondition, ...] = ()
+    together: tuple[Pair | Shares, ...] = ()
     """Places that held one tensor, or lay in one memory, or did not, where that counts."""
 
-    def plus(self, assigned: Sequence[Assigned], together: Sequence[PairCondition] = ()) -> Host:
+    def plus(self, assigned: Sequence[Assigned], together: Sequence[Pair | Shares] = ()) -> Host:
         """With more places that the step gives another value, and more that hold one tensor."""
         more = (*self.assigned, *assigned), (*self.together, *together)
         return replace(self, assigned=more[0], together=more[1])
@@ -212,24 +126,19 @@ class Host:
         """Equal for two steps that do the same."""
         actions = [(one.call, one.args, one.kwargs) for one in self.actions]
         assigned = [(one.place.key, one.tree) for one in self.assigned]
-        gradients = [tuple(map(id, each)) for each in (self.absent, self.present)]
         entry = [one.key for one in self.entry]
         read = [(leaf.fqn, meta) for leaf, meta in self.read]
         together = [pair.key for pair in self.together]
         stepped = tuple(map(id, self.stepped))
-        return actions, assigned, gradients, entry, read, together, self.moved, stepped
+        return actions, assigned, entry, read, together, self.moved, stepped
 
     def fits(self) -> bool:
         """True when gradients and tensors are there, and are not, as the step found them."""
-        return (
-            not any(gradient_of(p) is not None for p in self.absent)
-            and not any(gradient_of(p) is None for p in self.present)
-            and all(one.fits() for one in self.entry)
-        )
+        return all(one.fits() for one in self.entry)
 
     def found(self) -> dict[str, object]:
         """What lies now in the places that the program reads, by name."""
-        return {leaf.fqn: _read(leaf) for leaf, _ in self.read}
+        return {leaf.fqn: leaf.now() for leaf, _ in self.read}
 
     def extended(self, call: Call, found: Mapping[str, object] | None = None) -> Call:
         """``call`` with what the program takes from places: ``found`` at its start, or now.
@@ -277,19 +186,14 @@ class Host:
             action.call(*args, **kwargs)
 
 
-def modes(left: Mapping[torch.nn.Module, bool]) -> list[Assigned]:
-    """What ``train()`` and ``eval()`` leave."""
-    value = tuple(left.values())
-    return [Assigned(Modes(tuple(left)), Fixed(value, value))] if left else []
+def flags(name: str, left: Iterable[tuple[object, bool]]) -> Iterator[Assigned]:
+    """What a step leaves of a flag: (object, how it is now)."""
+    found = list(left)
+    if found:
+        objects, now = zip(*found, strict=True)
+        yield Assigned(Flags(objects, name), constant(now))
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
     """What a kept tensor is like, without its history: in eager it may have one."""
     return TensorMeta.of(tensor.detach())
-
-
-def _read(leaf: Leaf) -> object:
-    try:
-        return leaf.read()
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None

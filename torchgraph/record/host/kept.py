@@ -1,21 +1,22 @@
-"""Places in which tensors are kept between calls."""
+"""Places in which values are kept between calls, and what has to lie there when one begins."""
 
 from __future__ import annotations
 
 import types
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 
 from ..._torch import storage_id
 from ...guards.looks import Same
-from ...guards.names import Name, follow
+from ...guards.names import CONTENT, By, Name, Path, follow
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
 from ...live.inputs import Call
+from ...live.named import put
 from ...live.step import Leaf
 from ...structure import Unfit, check, key_of, tensors_in
 from ..chains.items import is_plain_throughout
@@ -36,37 +37,48 @@ class Item:
         """Equal for equal places."""
         return (id(self.holder), self.item)
 
+    @property
+    def _path(self) -> Path:
+        return CONTENT if isinstance(self.holder, types.CellType) else ((By.ITEM, self.item),)
+
     def read(self) -> object:
-        """What is there now; ValueError, KeyError or IndexError when nothing is."""
-        if isinstance(self.holder, types.CellType):
-            return self.holder.cell_contents
-        if not isinstance(self.holder, dict):
-            return self.holder[self.item]
-        if not dict.__contains__(self.holder, self.item):  # a defaultdict would make it
-            raise KeyError(self.item)
-        return dict.get(self.holder, self.item)
+        """What is there now; `ABSENT` when nothing is."""
+        return follow(self.holder, self._path)
 
     def write(self, value: object, call: Call | None = None) -> None:
         """Put ``value`` there."""
-        if isinstance(self.holder, types.CellType):
-            self.holder.cell_contents = value
-        else:
-            self.holder[self.item] = value
+        put(self.holder, self._path, value)
 
 
-@dataclass(frozen=True)
-class Appended:
-    """The end of a list."""
-
-    name: str
-    holder: list[object]
-    number: int
-    """How many the step appends before this one."""
+class Keyed:
+    """A dataclass that is compared by its fields: what is the user's by which object it is."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return (id(self.holder), "append", self.number)
+        """Equal for equal ones."""
+        own: Any = self
+        held = (getattr(self, one.name) for one in fields(own) if one.compare)
+        return (type(self).__name__, *map(_key_of, held))
+
+
+def _key_of(value: Any) -> object:
+    if isinstance(value, (Keyed, Item, Name)):
+        return value.key
+    if isinstance(value, Leaf):
+        return value.fqn
+    if type(value) is tuple:
+        return tuple(map(_key_of, value))
+    return value if isinstance(value, (int, str)) else id(value)
+
+
+@dataclass(frozen=True)
+class Appended(Keyed):
+    """The end of a list."""
+
+    name: str = field(compare=False)
+    holder: Any
+    number: int
+    """How many the step appends before this one."""
 
     def write(self, value: object, call: Call) -> None:
         """Append ``value``."""
@@ -74,15 +86,10 @@ class Appended:
 
 
 @dataclass(frozen=True)
-class Behind:
+class Behind(Keyed):
     """The last places of a dict, in its order."""
 
     holder: dict[object, object]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return (id(self.holder), "behind")
 
     def write(self, value: Any, call: Call) -> None:
         """Put these keys there: the step took them out and put them in again."""
@@ -106,21 +113,32 @@ class ValueAtEntry:
 
     def fits(self) -> bool:
         """True when there is the like of what was there."""
-        return described(held_at(self.place)) == self.found
+        return described(self.place.read()) == self.found
 
 
 @dataclass(frozen=True)
-class Bounded:
+class Named(Keyed):
+    """What lies under a name, as a place, and as the container of a leaf."""
+
+    name: Name
+
+    def __getitem__(self, key: str) -> object:
+        return follow(self.name.owner(), self.name.path)
+
+    def write(self, value: object, call: Call) -> None:
+        """Put ``value`` there; `ABSENT` takes it away."""
+        owner = self.name.owner()
+        if owner is not None:
+            put(owner, self.name.path, value)
+
+
+@dataclass(frozen=True)
+class Bounded(Keyed):
     """A deque that drops as many as it did then, when as many are appended."""
 
     holder: deque[object]
     appended: int
     dropped: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-        return (id(self.holder), self.appended, self.dropped)
 
     def fits(self) -> bool:
         """True when it does."""
@@ -129,17 +147,12 @@ class Bounded:
 
 
 @dataclass(frozen=True)
-class Filled:
+class Filled(Keyed):
     """A list of which places are written, counted from either end."""
 
     holder: Any
     places: tuple[int, ...]
     """What `first_places` gives: what is moved to where the same tensor lay seems to stay."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-        return (id(self.holder), "filled", self.places)
 
     def fits(self) -> bool:
         """True when it is as long, and the same tensors lie twice in it."""
@@ -147,31 +160,33 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class TensorAt:
+class HaveGradients(Keyed):
+    """Parameters that all had a gradient when the step began, or none of which had one."""
+
+    parameters: tuple[torch.Tensor, ...]
+    present: bool
+
+    def fits(self) -> bool:
+        """True when it is so now."""
+        return all((gradient_of(p) is not None) is self.present for p in self.parameters)
+
+
+@dataclass(frozen=True)
+class TensorAt(Keyed):
     """The n-th tensor of what lies at a place, as the container of a leaf."""
 
     place: Item
     position: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-        return (*self.place.key, self.position)
 
     def __getitem__(self, key: str) -> torch.Tensor:
         return tensors_inside(self.place.read())[self.position]
 
 
 @dataclass(frozen=True)
-class Rebound:
-    """The tensor under a name, as the container of a leaf."""
+class Rebound(Keyed):
+    """The plain tensor under a name, as the container of a leaf."""
 
     name: Name
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-        return self.name.key
 
     def __getitem__(self, key: str) -> Any:
         value = follow(self.name.owner(), self.name.path)
@@ -179,53 +194,41 @@ class Rebound:
 
 
 @dataclass(frozen=True)
-class NamedArgument(Rebound):
-    """The same where that is an argument of the call."""
-
-    def __getitem__(self, key: str) -> object:
-        return follow(self.name.owner(), self.name.path)
-
-
-@dataclass(frozen=True)
-class Pinned:
+class Pinned(Keyed):
     """A tensor that has to be this one, as the container of a leaf."""
 
     tensor: torch.Tensor
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-        return ("pinned", id(self.tensor))
 
     def __getitem__(self, key: str) -> object:
         return self.tensor
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True)
+class Pair(Keyed):
     """Two places that held one tensor, or two; a number stands for an argument of the call."""
 
-    one: TensorAt | Rebound
-    other: int | TensorAt | Rebound | Pinned
+    one: TensorAt | Named
+    other: int | TensorAt | Named | Rebound | Pinned
     together: bool = True
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-        other = self.other if isinstance(self.other, int) else self.other.key
-        return self.one.key, other, self.together
+    identical: bool = False
+    """Which object it is counts, as the step asks by ``is``; else where it lies in memory."""
 
     def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
         """True when they do so now."""
-        held = held_at_both(self.one, self.other, arguments)
-        if held is None:
+        other = self.other
+        try:
+            one: Any = self.one["value"]
+            held: Any = arguments[other] if isinstance(other, int) else other["value"]
+        except (KeyError, IndexError, TypeError, ValueError):  # one of the places is gone
             return not self.together
-        one, other = held
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-            return not self.together
-        return self.together is (where(one) == where(other))
+        if self.identical:
+            return self.together is (one is held)
+        tensors = isinstance(one, torch.Tensor) and isinstance(held, torch.Tensor)
+        return self.together is (tensors and where(one) == where(held))
 
 
-class Shares(NamedTuple):
+@dataclass(frozen=True)
+class Shares(Keyed):
     """A gradient that lay in the memory of another input, which may be another gradient."""
 
     parameter: torch.Tensor
@@ -241,19 +244,10 @@ class Shares(NamedTuple):
         given = isinstance(other.root, list) and other.role is Role.INPUT
         return cls(parameter, other.path[0] if given else replace(other, value=None), found)
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
-        other = self.other if isinstance(self.other, int) else self.other.fqn
-        return id(self.parameter), other, self.found
-
     def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
         """True when it lies there now."""
-        gradient = gradient_of(self.parameter)
-        try:
-            other = arguments[self.other] if isinstance(self.other, int) else self.other.read()
-        except (KeyError, IndexError, TypeError, ValueError):
-            return False
+        gradient, held = gradient_of(self.parameter), self.other
+        other = arguments[held] if isinstance(held, int) else held.now()
         return gradient is not None and _lies_in(gradient, other) == self.found
 
 
@@ -287,26 +281,6 @@ def first_places(items: Iterable[object]) -> tuple[int, ...]:
         first.setdefault(id(item), place) if isinstance(item, torch.Tensor) else place
         for place, item in enumerate(items)
     )
-
-
-def held_at(place: Item) -> object:
-    """What is there now; None when nothing is."""
-    try:
-        return place.read()
-    except (KeyError, IndexError, ValueError):
-        return None
-
-
-def held_at_both(
-    one: TensorAt | Rebound,
-    other: int | TensorAt | Rebound | Pinned,
-    arguments: Sequence[torch.Tensor],
-) -> tuple[object, object] | None:
-    """What two places hold now; None where one of them is gone."""
-    try:
-        return one["value"], arguments[other] if isinstance(other, int) else other["value"]
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None
 
 
 def tensors_inside(value: object) -> list[torch.Tensor]:

@@ -16,9 +16,8 @@ from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
 from ...live.step import Leaf
 from ..chains.resolve import is_library_file
-from ..ops.memory import Memory
-from .host import Assigned, Destination, GradientOf, GradientOfArgument
-from .kept import GRAD, Shares, gradient_of, where
+from .host import Assigned, Destination, GradientOf, OnArgument
+from .kept import GRAD, HaveGradients, Shares, gradient_of, where
 
 _HasGradients = torch.optim.Optimizer | nn.Module
 
@@ -32,8 +31,8 @@ class Leftovers:
         meet: told of a tensor whose gradient is about to be replaced: nobody may know it yet.
     """
 
-    def __init__(self, memory: Memory, meet: Callable[[torch.Tensor], None]) -> None:
-        self._memory, self._meet = memory, meet
+    def __init__(self, meet: Callable[[torch.Tensor], None]) -> None:
+        self._meet = meet
         self._parameters: dict[int, Leaf] = {}
         self._trained: set[int] = set()
         """Parameters that required a gradient as they were met."""
@@ -110,11 +109,6 @@ class Leftovers:
         read = id(parameter) in self._read or id(parameter) in self._asked
         return known and not read and gradient_of(parameter) is self._found[id(parameter)]
 
-    @property
-    def entered(self) -> list[torch.Tensor]:
-        """The gradients that were there."""
-        return [gradient for gradient in self._found.values() if gradient is not None]
-
     # --- at the end -------------------------------------------------------------------------------
 
     def left(self, slot: Callable[[str, torch.Tensor], object]) -> list[Assigned]:
@@ -129,7 +123,7 @@ class Leftovers:
                 continue
             place: Destination = GradientOf(leaf.value)
             if leaf.role is Role.INPUT:
-                place = GradientOfArgument(leaf.path[0])
+                place = OnArgument(leaf.path[0], "grad")
             tree = None if now is None else slot(f"{leaf.fqn}.grad", now)
             left.append(Assigned(place, tree))
         return left
@@ -140,12 +134,14 @@ class Leftovers:
         Args:
             before: the storages of what was there before the step.
         """
-        if self.on_argument:
-            return f"{self.on_argument} comes with a gradient"
-        found = self.shared(before - set(map(storage_id, self.entered)))
+        came = {key: gradient for key, gradient in self._found.items() if gradient is not None}
+        given = (self._parameters[key] for key in came)
+        if name := next((leaf.fqn for leaf in given if leaf.role is Role.INPUT), ""):
+            return f"{name} comes with a gradient"
+        found = self._shared(before - set(map(storage_id, came.values())))
         return f"{found} lies in the memory of another tensor after the step" if found else ""
 
-    def shared(self, states: set[int]) -> str:
+    def _shared(self, states: set[int]) -> str:
         """The first gradient that is left in memory of a state, or of another one."""
         parts: dict[int, list[tuple[int, int]]] = {}
         for key, leaf in self._parameters.items():
@@ -159,12 +155,6 @@ class Leftovers:
             others.append((begin, end))
         return ""
 
-    @property
-    def on_argument(self) -> str:
-        """The first argument that came with a gradient."""
-        found = (leaf for key, leaf in self._parameters.items() if self._found[key] is not None)
-        return next((leaf.fqn for leaf in found if leaf.role is Role.INPUT), "")
-
     def together(self, known: Sequence[Leaf]) -> Iterator[Shares]:
         """Gradients that were there, in the memory of others of these inputs."""
         first: dict[int, Leaf] = {}
@@ -177,18 +167,20 @@ class Leftovers:
                 if other is not None and other is not self._read.get(key):
                     yield Shares.of(self._parameters[key].value, gradient, other)
 
-    def entry(self, *, present: bool) -> tuple[torch.Tensor, ...]:
-        """Parameters that had a gradient, or had none, where that may count."""
-        return tuple(
-            leaf.value
-            for key, leaf in self._parameters.items()
-            if key not in self._cleared and leaf.role is not Role.INPUT
-            if (self._found[key] is not None) == present
-            if present
-            or key in self._trained
-            or leaf.value.requires_grad
-            or gradient_of(leaf.value) is not None
-        )
+    def entry(self) -> Iterator[HaveGradients]:
+        """Which parameters had a gradient, and which had none, where that may count."""
+        for present in (False, True):
+            found = (
+                leaf.value
+                for key, leaf in self._parameters.items()
+                if key not in self._cleared and leaf.role is not Role.INPUT
+                if (self._found[key] is not None) == present
+                if present
+                or key in self._trained
+                or leaf.value.requires_grad
+                or gradient_of(leaf.value) is not None
+            )
+            yield HaveGradients(tuple(found), present)
 
 
 def _parameters_of(owner: _HasGradients) -> Iterator[torch.Tensor]:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from ..._torch import storage_id
+from ...ir.aliasing import has_strides
+from ...ir.program import Role
 from ...live.step import Leaf
 from ..tape.number import node_of
-from .alias import AliasSlot, alias_of
-from .trees import ArgumentSlot, OutputSlot
+from .trees import AliasSlot, ArgumentSlot, OutputSlot
 
 
 class Sources:
@@ -60,4 +61,28 @@ class Sources:
         return there and self._alias(tensor) is None
 
     def _alias(self, tensor: torch.Tensor) -> AliasSlot | None:
-        return alias_of(tensor, self._known) if storage_id(tensor) in self.before else None
+        return _alias_of(tensor, self._known) if storage_id(tensor) in self.before else None
+
+
+def _alias_of(tensor: torch.Tensor, leaves: Sequence[Leaf]) -> AliasSlot | None:
+    """``tensor`` as one of these, or a view of one; None where it is neither.
+
+    Another one that trains, or is no plain tensor, is more than such a view.
+    """
+    for leaf in leaves:
+        if leaf.value is tensor and leaf.role is not Role.INPUT:
+            return AliasSlot(leaf.fqn, leaf, (), (), 0, same=True)
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or not has_strides(tensor):
+        return None
+    if tensor.is_conj() or tensor.is_neg():
+        return None
+    for leaf in leaves:
+        given, other = leaf.role is Role.INPUT and isinstance(leaf.root, list), leaf.value
+        stays = given or leaf.role is not Role.INPUT
+        if not stays or not isinstance(other, torch.Tensor) or not has_strides(other):
+            continue
+        if storage_id(other) == storage_id(tensor) and other.dtype is tensor.dtype:
+            offset = tensor.storage_offset() - other.storage_offset()
+            holder = leaf.path[0] if given else leaf
+            return AliasSlot(leaf.fqn, holder, tensor.shape, tensor.stride(), int(offset))
+    return None

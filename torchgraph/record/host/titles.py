@@ -52,22 +52,16 @@ def _text(item: object) -> str:
         return f"({item!r})"
     if type(item) is tuple:
         return f"({', '.join(map(_text, item))})"
-    return f"{type(item).__name__} {_NUMBERS.of(item)}"
+    return f"{type(item).__name__} {_number_of(item)}"
 
 
-class _KeyNumbers:
-    """Numbers for keys of dicts that are no plain values: a key keeps its own in all recordings."""
-
-    def __init__(self) -> None:
-        self._next = itertools.count(1)
-        self._known: dict[int, tuple[Same, int]] = {}
-
-    def of(self, key: object) -> int:
-        """Its number, from 1."""
-        known = self._known.get(id(key))
-        if known is None or known[0]() is not key:
-            known = self._known[id(key)] = Same(key), next(self._next)
-        return known[1]
+_KNOWN: dict[int, tuple[Same, int]] = {}
+_NEXT = itertools.count(1)
 
 
-_NUMBERS = _KeyNumbers()
+def _number_of(key: object) -> int:
+    """The number of a key of a dict that is no plain value: its own in all recordings."""
+    known = _KNOWN.get(id(key))
+    if known is None or known[0]() is not key:
+        known = _KNOWN[id(key)] = Same(key), next(_NEXT)
+    return known[1]

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from ...guards.looks import is_container
+from ...guards.looks import is_container, look
 from ...live.inputs import Call
+from ...live.step import Leaf
 from ...structure import Apart, HeldObject, Together, hold_in, is_taken_apart, tree_key
 from ...structure.kinds import Kind, Part
 from ...structure.nested import map_nested
 from ..tape.number import node_of
-from .alias import AliasSlot
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,33 @@ class OutputSlot:
     """The place of the n-th returned tensor in the structure that `build` returned."""
 
     position: int
+
+
+@dataclass(frozen=True)
+class AliasSlot:
+    """The memory of a state, or of an argument of a call, as another tensor sees it."""
+
+    name: str
+    holder: int | Leaf = field(compare=False)
+    """A number stands for an argument."""
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    """Elements from where the other one begins."""
+    same: bool = False
+    """It is that very tensor."""
+    number: int = 0
+    """Which of the tensors it is that a step keeps so: it may keep one in several places."""
+
+    def tensor(self, call: Call) -> torch.Tensor:
+        """The tensor that lies there now."""
+        holder = self.holder
+        found: torch.Tensor = call.tensors[holder] if isinstance(holder, int) else holder.read()
+        if self.same:
+            return found
+        begin = found.storage_offset() + self.offset
+        alias: torch.Tensor = found.detach().as_strided(self.size, self.stride, begin)
+        return alias
 
 
 @dataclass(frozen=True)
@@ -63,6 +90,11 @@ class ContentsTree:
     key: object
     slots: tuple[object, ...]
     trees: Trees = field(compare=False, repr=False)
+
+
+def constant(value: object) -> Fixed:
+    """``value`` at each call, where each recording leaves an equal one."""
+    return Fixed(value, look(value))
 
 
 Slots = Callable[[Any], object]
@@ -139,7 +171,9 @@ class Filling:
         if kind is ArgumentSlot:
             return self.call.tensors[tree.position]
         if kind is AliasSlot:
-            return tree.tensor(self.call, self._aliases)
+            if tree.number not in self._aliases:
+                self._aliases[tree.number] = tree.tensor(self.call)
+            return self._aliases[tree.number]
         if kind is Fixed:
             return tree.value
         if kind is OutputTree:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
-from ...guards import ABSENT
 from ...guards.looks import items_in, look
 from ...guards.names import By, Name, Path, follow
 from ...live.inputs import Call
@@ -19,73 +16,18 @@ from ...structure import Unfit
 from ..chains.touched import Touched
 from ..tape.watch import is_plain
 from .host import Assigned, Destination
-from .trees import Fixed, Trees
+from .kept import Keyed, Named
+from .moved import appended, is_full
+from .trees import Trees, constant
 
 
 @dataclass(frozen=True)
-class Named:
-    """What lies under a name, as a place."""
-
-    name: Name
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("name", *self.name.key)
-
-    def write(self, value: object, call: Call) -> None:
-        """Put ``value`` there."""
-        owner = self.name.owner()
-        if owner is not None:
-            put(owner, self.name.path, value)
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """An attribute of a module, or of another object that is watched."""
-
-    owner: object
-    name: str
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("attribute", id(self.owner), self.name)
-
-    def write(self, value: object, call: Call) -> None:
-        """Put ``value`` there; `ABSENT` takes it away."""
-        if value is ABSENT:
-            vars(self.owner).pop(self.name, None)
-        else:
-            vars(self.owner)[self.name] = value
-
-
-@dataclass(frozen=True)
-class Moved(Attribute):
-    """The same of a number that the step moves on."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("moved", id(self.owner), self.name)
-
-    def write(self, value: object, call: Call) -> None:
-        """Add ``value`` to it."""
-        vars(self.owner)[self.name] += value
-
-
-@dataclass(frozen=True)
-class Refilled:
+class Refilled(Keyed):
     """A container without tensors, and all containers in it."""
 
     container: object
-    name: Name | None = None
+    name: Name | None = field(default=None, compare=False)
     """That leads to it, or to one like it."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("refilled", id(self.container))
 
     def write(self, value: Any, call: Call) -> None:
         """Fill each container with its parts."""
@@ -95,15 +37,10 @@ class Refilled:
 
 
 @dataclass(frozen=True)
-class Overwritten:
+class Overwritten(Keyed):
     """An array, written in place."""
 
     buffer: Any
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("overwritten", id(self.buffer))
 
     def write(self, value: object, call: Call) -> None:
         """Copy ``value`` into it."""
@@ -111,15 +48,10 @@ class Overwritten:
 
 
 @dataclass(frozen=True)
-class Counter:
+class Counter(Keyed):
     """A number, text or tuple that the step moves on: ``calls += 1``."""
 
     name: Name
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("counter", *self.name.key)
 
     def write(self, value: object, call: Call) -> None:
         """Add ``value`` to it."""
@@ -129,15 +61,10 @@ class Counter:
 
 
 @dataclass(frozen=True)
-class Extended:
+class Extended(Keyed):
     """The end of a list without tensors."""
 
     container: Any
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
-        return ("extended", id(self.container))
 
     def write(self, value: object, call: Call) -> None:
         """Append all in ``value``."""
@@ -162,9 +89,9 @@ def repetition(
     if not is_plain(value):
         return None if one.counted else _anew(Named(name), value, trees, slot)
     if not one.counted:
-        return Assigned(Named(name), Fixed(value, look(value)))
+        return Assigned(Named(name), constant(value))
     by = _moved_on(before, value)
-    return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
+    return None if by is None else Assigned(Counter(name), constant(by))
 
 
 def _anew(
@@ -175,11 +102,6 @@ def _anew(
         return Assigned(place, trees.of(value, slot))
     except Unfit:
         return None
-
-
-def no_slot(tensor: torch.Tensor) -> object:
-    """For `Trees.of` what holds no tensors. Raises Unfit."""
-    raise Unfit("holds a tensor")
 
 
 def _moved_on(before: object, now: object) -> object:
@@ -197,24 +119,16 @@ def _moved_on(before: object, now: object) -> object:
 
 def _appended(before: object, now: object) -> tuple[object, ...] | None:
     listed = type(now) in (list, deque) and isinstance(before, tuple) and before[0] is type(now)
-    more = _behind(before, now) if listed else None
-    return more or None
+    return _behind(before, now) if listed else None
 
 
 def _behind(before: Any, now: Any) -> tuple[object, ...] | None:
-    """What follows all that was there; None where that was moved, or was too much.
-
-    A deque that is full drops as many as come.
-    """
-    held, items = items_in(before), items_in(look(now))
+    """What follows all that was there; None where that was moved, or was too much."""
     if not isinstance(before[1], tuple):
         return None
-    full = isinstance(now, deque) and len(now) == now.maxlen
-    for dropped in range(len(held) + 1 if full else 1):
-        kept = held[dropped:]
-        if len(kept) < len(items) and items[: len(kept)] == kept:
-            return tuple(now)[len(kept) :]
-    return None
+    lay, lies = items_in(before), items_in(look(now))
+    new = appended(lay, lies, full=is_full(now), same=operator.eq)
+    return tuple(now)[len(now) - new :] or None
 
 
 def around_tuples(name: Name) -> Name:
@@ -242,9 +156,3 @@ def places_on(name: Name) -> Iterator[tuple[object, object]]:
     owner = name.owner()
     for length in range(1, len(name.path) + 1):
         yield holder_at(owner, name.path[:length])
-
-
-def words_of(name: Name) -> tuple[str, str]:
-    """(what a name leads through, its end)."""
-    path, _, last = name.shown.rpartition(".")
-    return path, last

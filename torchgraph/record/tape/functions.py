@@ -21,18 +21,9 @@ import torch
 
 from ..._torch.symbolic import Type, standing_in
 from .node import Node
-from .number import applied, exact, make, node_of
-from .tape import Ref
+from .number import node_of, written
 
 _Function = Callable[..., Any]
-
-
-def _refs(value: Any) -> Any:
-    """``value`` as it stands on the tape."""
-    if type(value) is list:
-        return list(map(_refs, value))
-    node = node_of(value)
-    return value if node is None else node.ref
 
 
 def _value(given: Any) -> Any:
@@ -46,18 +37,6 @@ def _first(values: Any) -> Node | None:
     return next((node for node in nodes if node is not None), None)
 
 
-def _written(node: Node, plain: _Function, args: tuple[Any, ...]) -> Any:
-    """What ``plain`` makes of numbers, of which some move."""
-    value = applied(plain, args)
-    if not isinstance(value, (int, float)):
-        return plain(*map(exact, args))
-    ref: Ref = node.writer.computed(plain, tuple(map(_refs, args)), value)
-    if isinstance(value, bool):
-        node.writer.branched(ref, value)
-        return value
-    return make(value, ref, node.writer)
-
-
 def _of_numbers(plain: _Function) -> _Function:
     @functools.wraps(plain)
     def function(*args: Any, **named: Any) -> Any:
@@ -65,7 +44,7 @@ def _of_numbers(plain: _Function) -> _Function:
         node = None if named else _first(values)
         if node is None or not all(isinstance(value, (int, float)) for value in values):
             return plain(*args, **named)
-        return _written(node, plain, values)
+        return written(node, plain, values)
 
     return function
 
@@ -80,7 +59,7 @@ def _extreme(plain: _Function) -> _Function:
         node = None if named or len(values) < 2 else _first(values)
         if node is None or len({value.__class__ for value in values}) > 1:
             return plain(*args, **named)
-        return _written(node, plain, args)
+        return written(node, plain, args)
 
     return function
 
@@ -91,7 +70,7 @@ def _sum(values: Any, /, *start: Any, **named: Any) -> Any:
     node = _first(values) if type(values) is list else None
     if node is None or start or not all(isinstance(one, (int, float)) for one in values):
         return sum(values, *start, **named)
-    return _written(node, sum, (values,))
+    return written(node, sum, (values,))
 
 
 def _listed(values: Any) -> Any:
@@ -108,7 +87,7 @@ class _Kind(type):
             return plain(*args, **named)
         value = _value(args[0])
         node = node_of(value)
-        return plain(value) if node is None else _written(node, plain, (value,))
+        return plain(value) if node is None else written(node, plain, (value,))
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, cls.__mro__[1])

@@ -63,13 +63,11 @@ class Node:
         self.writer.branched(self.ref, self.value)
         return self.value
 
-    def wrap_int(self, value: int) -> Node:
+    def wrap_int(self, value: float) -> Node:
         """Beside a bound that moves, C++ computes with symbols: what it does goes by the value."""
-        return Node(value, Ref(-1), NOBODY)
+        return known(value)
 
-    def wrap_float(self, value: float) -> Node:
-        """Beside a factor that moves."""
-        return Node(value, Ref(-1), NOBODY)
+    wrap_float = wrap_int
 
     def __getattr__(self, name: str) -> Callable[..., Node]:
         function = _SIZES.get(name)
@@ -83,14 +81,14 @@ class Node:
             # Whether two floats are equal, only a cache asks, such as DTensor's of calls it knows.
             looked_up = name == "eq" and len(asked) == 2 and all(one.is_float() for one in asked)
             get = operator.attrgetter("value") if looked_up else Node.exact
-            known = [get(one) if isinstance(one, Node) else one for one in (self, *others)]
-            return Node(function(*known), Ref(-1), NOBODY)
+            values = [get(one) if isinstance(one, Node) else one for one in (self, *others)]
+            return known(function(*values))
 
         return method
 
     def _computed(self, function: Callable[..., object], others: tuple[object, ...]) -> Node:
         """What C++ makes of a factor, for a backward formula say."""
-        sides = [one if isinstance(one, Node) else self.wrap_float(float(one)) for one in others]  # type: ignore[arg-type]
+        sides = [one if isinstance(one, Node) else known(float(one)) for one in others]  # type: ignore[arg-type]
         value = function(self.value, *(one.value for one in sides))
         writer = next((one.writer for one in (self, *sides) if one.writer is not NOBODY), NOBODY)
         refs = (one.value if one.writer is NOBODY else one.ref for one in (self, *sides))
@@ -135,3 +133,8 @@ class _Nobody:
 
 
 NOBODY = _Nobody()
+
+
+def known(value: Any) -> Node:
+    """The node of a number that is known for good."""
+    return Node(value, Ref(-1), NOBODY)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Real
 from typing import Any
 from weakref import ref
 
@@ -21,7 +22,7 @@ import torch
 
 from ..._torch import OpOverload, schema_of
 from ..._torch.symbolic import symbolic_function
-from .node import NOBODY, Node, Writer
+from .node import Node, Writer, known
 from .tape import Args, Kwargs, Ref
 
 
@@ -108,13 +109,40 @@ def _counts(value: Any) -> bool:
     return kind in (Integer, torch.SymInt) or (kind in (list, tuple) and any(map(_counts, value)))
 
 
-def applied(function: Callable[..., Any], args: Args) -> Any:
-    """What ``function`` makes of plain numbers; where it raises, the step is one of these alone."""
+def written(
+    node: Node,
+    target: Callable[..., Any],
+    args: Args,
+    function: Callable[..., Any] | None = None,
+) -> Any:
+    """What a function makes of numbers of which some move: done, and written down.
+
+    Args:
+        node: that of one of them.
+        target: what the tape has; done it is by ``function``, where that is another one.
+    """
+    function = function or target
     try:
-        return function(*map(bare, args))
+        value = function(*map(bare, args))
     except Exception:  # whatever it raises: the user's lines may go on behind it
         exact(args)
         raise
+    if not isinstance(
+        value, (int, float, Real)
+    ):  # complex, or several: the program holds for these values
+        return function(*map(exact, args))
+    at = node.writer.computed(target, tuple(map(_on_tape, args)), value)
+    if isinstance(value, bool):
+        node.writer.branched(at, value)
+        return value
+    return make(value, at, node.writer)
+
+
+def _on_tape(value: Any) -> Any:
+    if type(value) is list:
+        return list(map(_on_tape, value))
+    node = node_of(value)
+    return value if node is None else node.ref
 
 
 def exact(value: Any) -> Any:
@@ -142,59 +170,34 @@ def _moves(value: object) -> bool:
     return node_of(value) is not None
 
 
-def _operand(value: object) -> tuple[object, object]:
-    """(what stands on the tape, the bare value)."""
-    node = node_of(value)
-    return (value, value) if node is None else (node.ref, node.value)
-
-
-def _arithmetic(function: Callable[..., object], *, swapped: bool = False) -> Callable[..., object]:
+def _binary(
+    function: Callable[..., Any],
+    done: Callable[..., Any] | None = None,
+    *,
+    swapped: bool = False,
+) -> Callable[..., object]:
     def method(self: _Arithmetic, other: object) -> object:
         if type(other) is complex:  # none that moves is known: the program holds for this value
             own = self.node.exact()
             return function(other, own) if swapped else function(own, other)
         if not isinstance(other, (int, float)) and node_of(other) is None:
             return NotImplemented
-        args = (other, self) if swapped else (self, other)
-        return _made(self.node.writer, function, args, applied(function, args))
+        return written(self.node, function, (other, self) if swapped else (self, other), done)
 
     return method
 
 
 def _comparison(function: Callable[..., object]) -> Callable[..., object]:
-    def method(self: _Arithmetic, other: object) -> object:
-        if not isinstance(other, (int, float)) and node_of(other) is None:
-            return NotImplemented
-        (left, a), (right, b) = _operand(self), _operand(other)
-        outcome = bool(function(a, b))
-        writer = self.node.writer
-        writer.branched(writer.computed(function, (left, right), outcome), outcome)
-        return outcome
-
-    return method
+    return _binary(function, lambda left, right: bool(function(left, right)))  # NumPy's is none
 
 
-def _unary(target: Callable[..., object], function: Callable[..., object]) -> Callable[..., object]:
+def _unary(
+    target: Callable[..., object], function: Callable[..., object] | None = None
+) -> Callable[..., object]:
     def method(self: _Arithmetic, *rest: object) -> object:
-        args = (self, *rest)
-        return _made(self.node.writer, target, args, applied(function, args))
+        return written(self.node, target, (self, *rest), function)
 
     return method
-
-
-def _written(function: Callable[..., Any], args: tuple[Any, ...]) -> object:
-    """What ``function`` makes of a number that moves, and of plain ones."""
-    return _made(args[0].node.writer, function, args, applied(function, args))
-
-
-def _made(
-    writer: Writer, target: Callable[..., object], args: Args, value: object
-) -> complex | Number | Integer:
-    if isinstance(value, complex):  # of a negative number's root: the program holds for this one
-        exact(args)
-        return value
-    refs = tuple(ref for ref, _ in map(_operand, args))
-    return make(value, writer.computed(target, refs, value), writer)
 
 
 def _promoted(extreme: Callable[..., float]) -> Callable[..., float]:
@@ -217,20 +220,15 @@ def _plain(function: Callable[..., object], *, swapped: bool = False) -> Callabl
     return method
 
 
-def _root(value: float) -> float:
-    return math.sqrt(value)
-
-
 class _Arithmetic:
     """What both kinds have in common; the operators are set below."""
 
     node: Node
     __sym_float__: Callable[..., object]
+    __sym_sqrt__: Callable[..., object]
 
     def __bool__(self) -> bool:
-        writer, value = self.node.writer, bool(self.node.value)
-        writer.branched(writer.computed(operator.ne, (self.node.ref, 0), value), value)
-        return value
+        return bool(operator.ne(self, 0))
 
     def __deepcopy__(self, memo: object) -> _Arithmetic:
         return self
@@ -275,25 +273,16 @@ class _Arithmetic:
         return getattr(ufunc, method)(*map(exact, inputs), **named)
 
     def __round__(self, *digits: Any) -> object:
-        args = (self, *(exact(one) for one in digits))
-        return _written(round, args)
-
-    def __trunc__(self) -> object:
-        return _written(math.trunc, (self,))
-
-    def __floor__(self) -> object:
-        return _written(math.floor, (self,))
-
-    def __ceil__(self) -> object:
-        return _written(math.ceil, (self,))
-
-    def __sym_sqrt__(self) -> object:
-        return _unary(torch.sym_sqrt, _root)(self)
+        return written(self.node, round, (self, *map(exact, digits)))
 
 
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-_BITS = {
-    name: getattr(operator, f"__{name}__") for name in ("and", "or", "xor", "lshift", "rshift")
+_BINARY = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_UNARY: dict[str, Callable[..., object]] = {
+    **{name: getattr(operator, name) for name in ("neg", "abs", "pos")},
+    **{name: getattr(math, name) for name in ("trunc", "floor", "ceil")},
 }
 _PLAIN: dict[str, Callable[..., object]] = {
     "__float__": float,
@@ -309,22 +298,19 @@ _PLAIN: dict[str, Callable[..., object]] = {
 
 def _fill() -> None:
     for name in _BINARY:
-        function = getattr(operator, name)
-        setattr(_Arithmetic, f"__{name}__", _arithmetic(function))
-        setattr(_Arithmetic, f"__r{name}__", _arithmetic(function, swapped=True))
+        function = getattr(operator, f"__{name}__")
+        setattr(_Arithmetic, f"__{name}__", _binary(function))
+        setattr(_Arithmetic, f"__r{name}__", _binary(function, swapped=True))
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         setattr(_Arithmetic, f"__{name}__", _comparison(getattr(operator, name)))
-    for name, function in _BITS.items():
-        setattr(_Arithmetic, f"__{name}__", _arithmetic(function))
-        setattr(_Arithmetic, f"__r{name}__", _arithmetic(function, swapped=True))
     for name, function in _PLAIN.items():
         setattr(_Arithmetic, name, _plain(function))
-    for name in ("neg", "abs", "pos"):
-        function = getattr(operator, name)
-        setattr(_Arithmetic, f"__{name}__", _unary(function, function))
+    for name, function in _UNARY.items():
+        setattr(_Arithmetic, f"__{name}__", _unary(function))
     for name, target, extreme in (("max", torch.sym_max, max), ("min", torch.sym_min, min)):
         setattr(_Arithmetic, f"__sym_{name}__", _unary(target, _promoted(extreme)))
     _Arithmetic.__sym_float__ = _unary(torch.sym_float, float)
+    _Arithmetic.__sym_sqrt__ = _unary(torch.sym_sqrt, math.sqrt)
     for name in ("exp", "cos", "sin", "tanh", "log2"):
         symbolic = symbolic_function(name)
         if symbolic is not None:
@@ -382,4 +368,4 @@ _complete(Integer, int)
 
 def stand_in(value: float) -> Number | Integer:
     """What stands for a number of known value among fake values: it can be computed with."""
-    return make(value, Ref(-1), NOBODY)
+    return again(known(value))

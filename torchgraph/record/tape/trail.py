@@ -79,15 +79,13 @@ class Trail:
         finally:
             self._one = outer
 
-    @contextmanager
     def watching_engine(
         self,
         around: Callable[..., AbstractContextManager[None]],
         scaled: Callable[[torch.Tensor], torch.Tensor] | None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Nodes recorded while the autograd engine runs belong to the backward phase."""
-        with engine_watch(self._enter_engine, self._leave_engine, around, scaled):
-            yield
+        return engine_watch(self._enter_engine, self._leave_engine, around, scaled)
 
     def here(self) -> Provenance:
         """The provenance of a node that is recorded now."""

@@ -6,9 +6,9 @@ import enum
 import threading
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from unittest import mock
 
 import torch
@@ -16,11 +16,12 @@ from torch import nn
 
 from ..._torch.modules import BOOKKEEPING, STATE
 from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
-from ...guards import ABSENT, Read, same_attribute, stands_in
+from ...guards import ABSENT, Read, same_value, stands_in
 from ...ir.program import CallRecord
 from ...live.inputs import described
+from ...live.step import Leaf
 from .number import node_of
-from .told import NOBODY, Told
+from .tape import Tape
 from .trail import Trail
 
 _PLAIN = frozenset(
@@ -99,14 +100,10 @@ class AttributeWatch:
             for (key, name), value in self.reads.items()
             if not carried(self._owners[key][1], name)
         ]
-        return (
-            own
-            + self._rewritten()
-            + [
-                (f"class {holder.__qualname__}", holder, name, value)
-                for (holder, name), value in self._class_reads.items()
-            ]
-        )
+        return own + [
+            (f"class {holder.__qualname__}", holder, name, value)
+            for (holder, name), value in self._class_reads.items()
+        ]
 
     def tensors(self) -> Iterator[tuple[dict[str, object], str, torch.Tensor]]:
         """(attributes, name, tensor) of each tensor that was read."""
@@ -114,38 +111,35 @@ class AttributeWatch:
             if isinstance(value, torch.Tensor):
                 yield vars(self._owners[key][1]), name, value
 
-    def _rewritten(self) -> list[Read]:
-        """What was written unread and came to what it was: another one would not have stayed."""
-        found = []
-        for key, name in [place for place in self._writes if place not in self.reads]:
+    def _written(self) -> Iterator[tuple[object, Change, object]]:
+        """(object, change, value now) of each attribute that was written."""
+        for (key, name), where in self._writes.items():
             path, owner = self._owners[key]
             before = self._before[key].values.get(name, ABSENT)
-            kept = is_own(before) and same_attribute(vars(owner), name, before)
-            unread = is_plain(before) or name in BOOKKEEPING or _is_mode(owner, name)
-            if kept and not unread:
-                found.append((path, _lasting(owner), name, before))
-        return found
+            change = Change(path, name, (key, name) in self.reads, where, before)
+            yield owner, change, vars(owner).get(name, ABSENT)
 
     def objects(self) -> Iterator[Read]:
-        """(path, object, attribute, value) of those that were written and are what they were."""
-        for key, name in self._writes:
-            path, owner = self._owners[key]
-            before = self._before[key].values.get(name, ABSENT)
-            if vars(owner).get(name, ABSENT) is before and not is_own(before):
-                yield path, owner, name, before
+        """(path, object, attribute, value) of those that were written and are what they were.
+
+        Another one would not have stayed. Plain values are in `stores`.
+        """
+        for owner, change, now in self._written():
+            known = is_own(now) and (change.read or change.name in BOOKKEEPING)
+            if now is change.before and not is_plain(now) and not known:
+                yield change.path, owner, change.name, now
 
     def stores(self) -> Iterator[tuple[object, Change, object]]:
         """(object, change, value) of each plain value that was written and not read before.
 
         `ABSENT` for one that was taken away again.
         """
-        for (key, name), where in self._writes.items():
-            path, owner = self._owners[key]
-            value = vars(owner).get(name, ABSENT)
+        for owner, change, value in self._written():
+            name = change.name
             kept = is_plain(value) or (value is ABSENT and not _is_elsewhere(owner, name))
-            unread = (key, name) not in self.reads and name not in BOOKKEEPING
+            unread = not change.read and name not in BOOKKEEPING
             if kept and unread and not _is_mode(owner, name):
-                yield _lasting(owner), Change(path, name, False, where), value
+                yield _lasting(owner), change._replace(before=ABSENT), value
 
     @property
     def modes(self) -> dict[nn.Module, bool]:
@@ -153,8 +147,13 @@ class AttributeWatch:
         owners = (self._owners[key][1] for key, name in self._writes if name == "training")
         return {owner: owner.training for owner in owners if isinstance(owner, nn.Module)}
 
-    def drop_counters(self, counted: Mapping[tuple[int, str], int]) -> list[Count]:
-        """Numbers that were only moved on, which is no read; ``counted``: how often, by place."""
+    def drop_counters(
+        self, counted: Mapping[tuple[int, str], int]
+    ) -> list[tuple[object, Change, int]]:
+        """(object, change, by how much) of numbers that were only moved on, which is no read.
+
+        ``counted``: how often, by place.
+        """
         found = []
         for key in [key for key in self.reads if self._loads[key] == counted.get(key)]:
             path, owner = self._owners[key[0]]
@@ -162,7 +161,7 @@ class AttributeWatch:
             if type(before) is int and type(now) is int:
                 del self.reads[key]
                 change = Change(path, key[1], False, self._writes.get(key))
-                found.append(Count(_lasting(owner), change, now - before))
+                found.append((_lasting(owner), change, now - before))
         return found
 
     def _reader(self, cls: Any) -> Callable[[object, str], object]:
@@ -242,14 +241,6 @@ def _is_mode(owner: object, name: str) -> bool:
     return name == "training" and isinstance(owner, nn.Module)
 
 
-class Count(NamedTuple):
-    """A number of an object that the step has moved on."""
-
-    owner: object
-    change: Change
-    by: int
-
-
 class Change(NamedTuple):
     """An attribute that a step changed."""
 
@@ -295,8 +286,7 @@ class _Snapshot:
         changed = [
             name
             for name in names
-            if not (name in self.values and name in now)
-            or not (self.values[name] is now[name] or _equal(self.values[name], now[name]))
+            if not (name in self.values and name in now) or not _stays(self.values[name], now[name])
         ]
         return changed + [n for n in self._contents if n not in changed and self._moved(n)]
 
@@ -319,14 +309,35 @@ class _Snapshot:
         return len(live) != len(saved) or any(a is not b for a, b in pairs)
 
 
+def _stays(old: object, new: object) -> bool:
+    return old is new or (is_plain(old) and same_value(old, new))
+
+
 def _items(container: _Container) -> list[object]:
     if isinstance(container, dict):
         return [*container.keys(), *container.values()]
     return sorted(container, key=id) if isinstance(container, set) else container
 
 
-def _equal(old: object, new: object) -> bool:
-    return is_plain(old) and is_plain(new) and type(old) is type(new) and bool(old == new)
+class Told(Protocol):
+    """Told of modules and, where it says so to the tape, of ops."""
+
+    def begins(self, tape: Tape, inputs: Iterable[tuple[Leaf, int]]) -> None:
+        """A step begins; ``inputs`` are known with their values on the tape, also later ones."""
+
+    def module(self, path: str, tag: str, values: object) -> None:
+        """The module at ``path`` is called (``"INPUT"``) or has run (``"OUTPUT"``)."""
+
+
+class _Nobody:
+    def begins(self, tape: Tape, inputs: Iterable[tuple[Leaf, int]]) -> None:
+        pass
+
+    def module(self, path: str, tag: str, values: object) -> None:
+        pass
+
+
+NOBODY: Told = _Nobody()
 
 
 class CallWatch:

@@ -48,16 +48,10 @@ class Leaked:
             try:
                 yield
             except BaseException:  # its traceback holds the lines of the step
-                self._settle(self._alive())
+                self.settle()
                 raise
-        besides = self.let_go()
-        if self.pausing:
-            return
-        if found := self._alive():
-            for one in _held(found, besides):
-                one.node.exact()
-            _replace(found, {id(one): one.node.value for one in found})
-        self._settle(found)
+        if not self.pausing:
+            self._stand_still()
 
     def plain_again(self, seen_to: Iterable[object]) -> None:
         """The step is over: what lies in the user's objects are plain numbers.
@@ -67,23 +61,24 @@ class Leaked:
         """
         for holder in seen_to if self._made else ():
             _refill(holder)
+        self._stand_still()
+
+    def _stand_still(self) -> None:
+        besides = self.let_go()
         if found := self._alive():
-            for one in _held(found, self.let_go()):
+            for one in _held(found, besides):
                 one.node.exact()
             _replace(found, {id(one): one.node.value for one in found})
-        self._settle(found)
+        self.settle()
 
     def settle(self) -> None:
-        """The step has raised: whoever holds a number of it has one that moves no more."""
-        self._settle(self._alive())
+        """Whoever holds a number of the step has one that moves no more."""
+        for one in self._alive():
+            settle(one)
+        self._made.clear()
 
     def _alive(self) -> list[Number | Integer]:
         return [one for held in self._made if (one := held()) is not None]
-
-    def _settle(self, found: list[Number | Integer]) -> None:
-        for one in found:
-            settle(one)
-        self._made.clear()
 
 
 def _refill(holder: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...guards import ABSENT, same_value
 from ...ir.names import is_number
 from ...live.places import assign
 from ...live.step import Leaf, Step
@@ -115,7 +116,7 @@ class Numbers:
             for position, leaf in places:
                 self._take_back(position, leaf)
             for root, key, before in containers:
-                if _same(number.bare(root.get(key)), number.bare(before)):
+                if same_value(number.bare(root.get(key)), number.bare(before)):
                     root[key] = before
             for optimizer in () if self._recorder.follows else optimizers:
                 _sweep(optimizer, around)
@@ -137,7 +138,7 @@ class Numbers:
         for position, leaf in enumerate(self._step.leaves):
             if isinstance(leaf.value, torch.Tensor) or id(leaf.root) not in wanted:
                 continue
-            if _is_there(leaf):
+            if leaf.now(ABSENT) is not ABSENT:
                 yield position, leaf
 
     def _meet(self, position: int, leaf: Leaf) -> None:
@@ -149,13 +150,13 @@ class Numbers:
                 self._now[position], self._changed[position] = number.kept(node), node.ref
             return
         replaced = position in self._open and known is not None
-        if replaced or repr(number.bare(self._now[position])) != repr(live):
+        if replaced or not same_value(number.bare(self._now[position]), live):
             self._now[position] = self._changed[position] = live
 
     def _take_back(self, position: int, leaf: Leaf) -> None:
-        if not _is_there(leaf):
+        now, before = leaf.now(ABSENT), self._now[position]
+        if now is ABSENT:
             return  # the next recording sees another structure
-        now, before = leaf.read(), self._now[position]
         node = number.node_of(now)
         if node is not None and node is not number.node_of(before):
             self._now[position], self._changed[position] = number.kept(node), node.ref
@@ -166,24 +167,6 @@ class Numbers:
             assign(leaf.root, leaf.path, _another(self._now[position]))
         elif node is not None:
             assign(leaf.root, leaf.path, node.value)
-
-
-def _is_there(leaf: Leaf) -> bool:
-    try:
-        leaf.read()
-    except (KeyError, IndexError, TypeError):
-        return False
-    return True
-
-
-def _same(now: object, before: Any) -> bool:
-    if isinstance(now, (list, tuple)):
-        alike = type(now) is type(before) and len(now) == len(before)
-        return alike and all(map(_same, now, before))
-    if isinstance(now, dict):
-        alike = isinstance(before, dict) and list(now) == list(before)
-        return alike and all(map(_same, now.values(), before.values()))
-    return now is before or (isinstance(now, (int, float)) and repr(now) == repr(before))
 
 
 def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[object]:

@@ -34,7 +34,7 @@ from ..tape.tape import Args, Arguments, Kwargs
 from ..tape.trail import Trail
 from .numbers import Numbers
 from .trial import tried
-from .update import mark_gradient, namespaces, noting_step
+from .update import mark_gradients, namespaces, noting_step, trained
 
 
 class OwnSteps:
@@ -116,15 +116,16 @@ class OwnSteps:
         return (optimizer, *args), kwargs
 
     def _leave(self, optimizer: Optimizer, *_: object) -> None:
-        if self._running and self._running[-1][0] is optimizer:
-            self._running.pop()[1].close()
-            if not any(known is optimizer for known in self.stepped):
-                self.stepped.append(optimizer)
+        known = any(known is optimizer for known in self.stepped)
+        if self._stop(optimizer) and not known:
+            self.stepped.append(optimizer)
 
-    def _stop(self, optimizer: Optimizer) -> None:
-        """The step of an optimizer has raised."""
-        if self._running and self._running[-1][0] is optimizer:
+    def _stop(self, optimizer: Optimizer) -> bool:
+        """The step of an optimizer is over, or has raised; False where none was followed."""
+        follows = bool(self._running) and self._running[-1][0] is optimizer
+        if follows:
             self._running.pop()[1].close()
+        return follows
 
     def _check(self, optimizer: Optimizer) -> None:
         give_up = self._recorder.give_up
@@ -143,8 +144,7 @@ class OwnSteps:
 
     def _knows(self, optimizer: Optimizer) -> bool:
         """False where its parameters are not those that it had as the step began."""
-        own = (p for group in optimizer.param_groups for p in group["params"])
-        return all(id(p) in self._step.index for p in own if p.grad is not None)
+        return all(id(parameter) in self._step.index for parameter in trained(optimizer))
 
     def _around(self, optimizer: Optimizer) -> ExitStack:
         stack = ExitStack()
@@ -166,10 +166,9 @@ class OwnSteps:
 
         Only for steps that are known not to write gradients: it reads copies.
         """
-        own = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        own = trained(optimizer)
         before = [parameter.grad for parameter in own]
-        for parameter in own:
-            mark_gradient(library.gradient, parameter, self._step.parameter_fqn(parameter))
+        mark_gradients(library.gradient, optimizer, self._step)
         try:
             yield
         finally:
@@ -241,11 +240,10 @@ class OwnSteps:
     ) -> object:
         with torch.no_grad():
             kept = map_nested((args, kwargs), torch.Tensor, lambda t: t.detach().clone())
-        optimizers = [
-            one for one in self._step.optimizers if any(one is o for o in _moved_by(scheduler))
-        ]
-        groups = [group for one in _moved_by(scheduler) for group in one.param_groups]
-        held = [*_attributes(scheduler), *groups]
+        every = list(_with_inner(scheduler))
+        moved = [one.optimizer for one in every if getattr(one, "optimizer", None) is not None]
+        optimizers = [one for one in self._step.optimizers if any(one is o for o in moved)]
+        held = [*map(vars, every), *(group for one in moved for group in one.param_groups)]
         self._before += [(one, dict(one)) for one in held]
         before = {id(t): version_of(t) for one in optimizers for t in _tensors(one)}
         with not_listening():
@@ -279,18 +277,11 @@ def classes_with(base: type, method: str) -> list[type]:
     return [cls for cls in found if method in vars(cls)]
 
 
-def _moved_by(scheduler: LRScheduler) -> list[Optimizer]:
-    """The optimizers whose settings a scheduler moves."""
-    own = getattr(scheduler, "optimizer", None)
-    inner = (o for one in schedulers_in(scheduler) for o in _moved_by(one))
-    return [*([own] if own is not None else ()), *inner]
-
-
-def _attributes(scheduler: LRScheduler) -> Iterator[dict[str, object]]:
-    """The attributes of a scheduler and of the ones that it steps."""
-    yield vars(scheduler)
+def _with_inner(scheduler: LRScheduler) -> Iterator[LRScheduler]:
+    """A scheduler, and those that it steps."""
+    yield scheduler
     for one in schedulers_in(scheduler):
-        yield from _attributes(one)
+        yield from _with_inner(one)
 
 
 def _is_set(value: object) -> bool:

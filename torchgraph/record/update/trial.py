@@ -99,7 +99,7 @@ def _plain(value: object) -> object:
 
 @contextmanager
 def tried(
-    optimizers: Sequence[Optimizer], recorder: Recorder, leave: Callable[[Optimizer], None]
+    optimizers: Sequence[Optimizer], recorder: Recorder, leave: Callable[[Optimizer], object]
 ) -> Iterator[None]:
     """Steps of users' optimizers that raise with numbers that move are run with plain ones.
 
@@ -127,7 +127,7 @@ def _as_step(optimizer: Optimizer, step: Callable[..., object]) -> Iterator[None
 
 
 def _trying(
-    optimizer: Optimizer, recorder: Recorder, leave: Callable[[Optimizer], None]
+    optimizer: Optimizer, recorder: Recorder, leave: Callable[[Optimizer], object]
 ) -> Callable[..., object]:
     original: Callable[..., object] = optimizer.step
     undo = recorder.undo

@@ -90,7 +90,7 @@ class Update:
                 if number_ in self.skipped:
                     continue
                 if self._options.marks_gradients:
-                    self._mark(optimizer, library.gradient)
+                    mark_gradients(library.gradient, optimizer, self._step)
                 noted = noting_step(self._step, self._recorder, self._trail, optimizer)
                 with self._noting_writes(number_), noted:
                     scaled_step(optimizer, *self._evaluations.closure(optimizer, self._evaluated))
@@ -110,19 +110,12 @@ class Update:
     def _ref(self, tensor: torch.Tensor) -> Ref:
         return Ref(self._recorder.index(tensor))
 
-    def _mark(self, optimizer: torch.optim.Optimizer, mark: OpOverload) -> None:
-        """Let what follows read each gradient through an op that says whose it is."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    mark_gradient(mark, parameter, self._step.parameter_fqn(parameter))
-
     def _mark_sums(self) -> None:
         """Here the gradients of all micro-batches have come together."""
         for optimizer in self._step.optimizers:
-            self._mark(optimizer, library.accumulated)
+            mark_gradients(library.accumulated, optimizer, self._step)
         for parameter, whole in self._step.replicas.unreduced():
-            mark_gradient(library.accumulated, whole, self._step.parameter_fqn(parameter))
+            _mark_gradient(library.accumulated, whole, self._step.parameter_fqn(parameter))
 
     def _parameters(self) -> list[torch.Tensor]:
         """In the order of their modules."""
@@ -160,8 +153,19 @@ class Update:
                     self.written[leaf.fqn].add(n)
 
 
-def mark_gradient(mark: OpOverload, parameter: torch.Tensor, fqn: str) -> None:
-    """Let what follows read the gradient of ``parameter`` through ``mark``."""
+def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Its parameters that have a gradient."""
+    own = (p for group in optimizer.param_groups for p in group["params"])
+    return [parameter for parameter in own if parameter.grad is not None]
+
+
+def mark_gradients(mark: OpOverload, optimizer: torch.optim.Optimizer, step: Step) -> None:
+    """Let what follows read each gradient through an op that says whose it is."""
+    for parameter in trained(optimizer):
+        _mark_gradient(mark, parameter, step.parameter_fqn(parameter))
+
+
+def _mark_gradient(mark: OpOverload, parameter: torch.Tensor, fqn: str) -> None:
     assert parameter.grad is not None
     with torch.no_grad():
         parameter.grad = locally(lambda gradient: mark(gradient, str(fqn)), parameter.grad)
@@ -174,10 +178,7 @@ def noting_step(
     """Note which part of the tape is the step of ``optimizer``: where one wraps another, its."""
     tape, find = recorder.tape, recorder.memory.find
     gradients = {
-        step.parameter_fqn(parameter): find(parameter.grad)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.grad is not None
+        step.parameter_fqn(p): find(p.grad) for p in trained(optimizer) if p.grad is not None
     }
     known = {name: index for name, index in gradients.items() if index is not None}
     start, values, noted = len(tape.entries), len(tape.layouts), len(tape.steps)
