@@ -16,6 +16,7 @@ from torch.optim import lr_scheduler
 
 import torchgraph as tg
 from tests.contract.models import Net, Train, data, same, snapshot
+from tests.support import thinned
 from torchgraph.errors import StateDictMismatch
 
 SCHEDULES: dict[str, Any] = {
@@ -172,7 +173,11 @@ def damaged(state: Any, chance: random.Random) -> tuple[Any, str]:
     return state, "; ".join(done)
 
 
-@pytest.fixture(scope="module", params=COMBINATIONS, ids=lambda c: "-".join(map(str, c)))
+@pytest.fixture(
+    scope="module",
+    params=thinned(COMBINATIONS, keep=[*COMBINATIONS[:3], ("LAMB", "chain", False)]),
+    ids=lambda c: "-".join(map(str, c)),
+)
 def combination(request):
     """A Graph that has trained, one that has not, one for eager, a good state and what follows."""
     with torch.random.fork_rng():
@@ -267,7 +272,7 @@ def test_many_damaged_states(combination, seed):
         ("plateau", ("schedulers", 0, "factor")),
     ],
 )
-@pytest.mark.parametrize("value", [1e39, -1e300, math.inf, math.nan])
+@pytest.mark.parametrize("value", thinned([1e39, -1e300, math.inf, math.nan], keep=[1e39]))
 def test_a_rate_that_float32_does_not_hold_is_refused(schedule, path, value):
     graph = made("AdamW", schedule, scaled=False)
     state = copy.deepcopy(graph.state_dict())

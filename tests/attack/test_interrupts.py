@@ -29,6 +29,7 @@ from tests.attack.loops import (
     world,
 )
 from tests.contract.models import Function, same
+from tests.support import thinned
 from torchgraph.calls import aside, compiling, recordings, running
 from torchgraph.replay import replay
 
@@ -64,7 +65,9 @@ def interrupted_at_random(kind: str, seconds: float, number: int) -> None:
     as_eager_after(loop, graph, kind, 3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", thinned(KINDS, keep=["checkpoint", "user's optimizer", "scheduler"])
+)
 def test_ctrl_c_at_a_random_moment_leaves_whole_steps(kind: str) -> None:
     chance = random.Random(kind)
     for _ in range(3):

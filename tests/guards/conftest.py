@@ -1,4 +1,4 @@
-"""Every test of the guards runs in both forms, the compiled one also without reading memory."""
+"""Every test of the guards runs in both forms; `make test-all` also without reading memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from tests.guards.models import Bound
 from torchgraph import _extension
 from torchgraph.guards import tensors
 
+ASKING = "compiled, asking torch"
 
-@pytest.fixture(params=["compiled", "compiled, asking torch", "python"])
+
+@pytest.fixture(params=["compiled", pytest.param(ASKING, marks=pytest.mark.slow), "python"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What checks the guards in this test."""
     if request.param == "python":

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tests.guards.models import Block, Bound
 from torchgraph import errors
+from torchgraph.guards import tensors
 
 Change = Callable[[Bound], object]
 
@@ -288,6 +289,12 @@ def test_a_change_is_noticed(bound, what):
 
     assert guards.broken() != ""
     assert guards.broken() != ""
+
+
+@pytest.mark.parametrize("what", METADATA)
+def test_where_memory_is_not_read_a_changed_tensor_is_noticed(what, monkeypatch):
+    monkeypatch.setattr(tensors, "layout", lambda: None)
+    test_a_change_is_noticed(Bound(), what)
 
 
 @pytest.mark.parametrize("what", MOVES)

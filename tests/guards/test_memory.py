@@ -81,7 +81,7 @@ def test_the_layout_is_known():
 
 
 @pytest.mark.parametrize("what", CHANGES)
-@pytest.mark.parametrize("position", [0, 16, 39])
+@pytest.mark.parametrize("position", [0, 39])
 def test_a_changed_tensor_is_asked_about(what, position):
     tensors, asked, others = tuple(leaf() for _ in range(40)), Asked(), Asked()
     checks = module.Checks()
@@ -250,8 +250,10 @@ DICT_CHANGES: dict[str, Callable[[dict], object]] = {
 
 
 @pytest.mark.parametrize("what", DICT_CHANGES)
-@pytest.mark.parametrize("kind", [dict, OrderedDict, lambda items: defaultdict(list, items)])
-@pytest.mark.parametrize("size", [2, 1000])
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(dict, 2), (dict, 1000), (OrderedDict, 2), (lambda items: defaultdict(list, items), 2)],
+)
 def test_every_way_to_change_a_dict_is_seen(what, kind, size):
     held = kind({"a": Thing(), **{str(i): Thing() for i in range(size - 2)}, "b": Thing()})
     if what == "exec" and kind is not dict:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support import thinned
 from torchgraph import _extension
 from torchgraph.guards.looks import LOOKS, Aspect, Same, look
 from torchgraph.guards.names import By, Name, NameChecks, Names, follow
@@ -92,8 +93,11 @@ VALUES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 }
 
 
+PLACES = ("attribute", "list", "dict", "nested", "deque", "ordered")
+
+
 @pytest.mark.parametrize("what", VALUES)
-@pytest.mark.parametrize("place", ["attribute", "list", "dict", "nested", "deque", "ordered"])
+@pytest.mark.parametrize("place", thinned(PLACES, keep=["attribute", "nested", "ordered"]))
 def test_another_value_is_noticed_anywhere(what, place):
     one, other = (make() for make in VALUES[what])
     made: dict[str, Callable[[Any], tuple[Any, Any]]] = {
@@ -357,7 +361,7 @@ def moved(draw: random.Random, value: Any) -> None:
         value[0] = draw.randrange(3)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", thinned(range(20), keep=range(6)))
 def test_what_python_notices_is_noticed(seed):
     draw = random.Random(seed)
     owner = Config(**{name: some(draw) for name in "abcd"})

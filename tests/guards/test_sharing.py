@@ -50,11 +50,12 @@ def at_the_address_of_before(model: nn.Module) -> None:
     model[3].bias.data = next((one for one in again if storage_id(one) == was), again[0])
 
 
+OPTIONS: list[dict[str, Any]] = [{}, {"foreach": True}, {"fused": True}]
 TIES = [buffers, parameters, part, over_numpy, at_the_address_of_before]
 
 
 @pytest.mark.parametrize("tie", TIES)
-@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("options", thinned(OPTIONS, keep=OPTIONS[::2]), ids=str)
 @pytest.mark.parametrize("backend", thinned(["aten", "inductor"], keep=["aten"]))
 def test_states_that_are_tied_later(
     tie: Callable[[nn.Module], None], options: dict[str, Any], backend: str

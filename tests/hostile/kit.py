@@ -284,6 +284,8 @@ class Cases(list[Any]):
         fault: str | dict[str, str] | None = None,
         forms: str = "step graph",
         serves: bool = False,
+        slow: bool = False,
+        name: str = "",
     ) -> Any:
         """Decorator of the function that makes the play.
 
@@ -292,18 +294,26 @@ class Cases(list[Any]):
             fault: of torchgraph, known and not yet mended; in all forms, or by form.
             forms: "step", "graph", or both.
             serves: a program has to serve the last call.
+            slow: left to `make test-all`; other plays show the same mechanisms in less time.
+            name: that of the play, if the function has no good one.
         """
         if make is None:
-            return partial(self, refused=refused, fault=fault, forms=forms, serves=serves)
-        seldom = self._is_slow(forms, fault)
+            given: dict[str, Any] = {"refused": refused, "fault": fault, "forms": forms}
+            return partial(self, serves=serves, slow=slow, name=name, **given)
+        seldom = not slow and self._is_slow(forms, fault)
         for form in forms.split():
             why = fault.get(form) if isinstance(fault, dict) else fault
             marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
-            if seldom and form == "step":
+            if slow or (seldom and form == "step"):
                 marks.append(pytest.mark.slow)
             case = Case(make, {"step": step, "graph": graph}[form], refused, serves=serves)
-            self.append(pytest.param(case, id=f"{make.__name__}-{form}", marks=marks))
+            self.append(pytest.param(case, id=f"{name or make.__name__}-{form}", marks=marks))
         return make
+
+    def rows(self, plays: Mapping[str, Callable[[], Play]], **expected: Any) -> None:
+        """Plays by name, each made by one expression; all have the same keywords."""
+        for name, make in plays.items():
+            self(make, name=name, **expected)
 
     def _is_slow(self, forms: str, fault: str | dict[str, str] | None) -> bool:
         """Whether the form ``tg.step`` of this play is left to `make test-all`."""

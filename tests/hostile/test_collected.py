@@ -54,13 +54,6 @@ def lists_in_a_dict_that_are_made_when_missing():
 
 
 @case(forms="step", serves=True)
-def what_a_module_hook_appends():
-    model, kept = nn.Linear(4, 3), []
-    model.register_forward_hook(lambda module, args, result: kept.append(result.detach()))
-    return moves(lambda x: model(x).detach(), kept, before6=kept.clear)
-
-
-@case(forms="step", serves=True)
 def what_a_tensor_hook_appends():
     weight, kept = nn.Parameter(torch.ones(4)), []
     weight.register_hook(lambda gradient: kept.append(gradient.detach()))
@@ -111,11 +104,6 @@ def a_dict_of_losses_that_is_filled_and_walked():
         return found
 
     return losses_that(total)
-
-
-@case(forms="step", serves=True)
-def a_dict_of_losses_that_is_filled_and_summed():
-    return losses_that(lambda losses: sum(losses.values()))
 
 
 @pytest.mark.parametrize("case", case)

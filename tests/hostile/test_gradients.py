@@ -58,18 +58,10 @@ def lay(weights: Weights, flat: torch.Tensor, start: int = 0) -> None:
         start += 4
 
 
-@case(forms="step", serves=True)
+@case(forms="step", serves=True, slow=True)
 def one_gradient_of_two_parameters_for_a_while():
     weights = two()
     return adds_up(weights, {6: lambda: share(weights), 11: lambda: part(weights)})
-
-
-@case(forms="step", serves=True)
-def one_gradient_of_two_parameters_that_are_then_apart():
-    weights = two()
-    gradient = torch.zeros(4)
-    weights[0].grad = weights[1].grad = gradient
-    return adds_up(weights, {8: lambda: part(weights)})
 
 
 @case(forms="step", serves=True)
@@ -85,13 +77,6 @@ def one_gradient_of_which_the_step_drops_one():
     change = {n: lambda: setattr(weights[1], "grad", torch.full((4,), 0.5)) for n in range(1, 16)}
     change |= {n: lambda: share(weights[::-1]) for n in range(6, 9)}
     return adds_up(weights, change, norm)
-
-
-@case(forms="step", serves=True)
-def rows_of_a_flat_tensor_that_the_step_zeroes():
-    weights, flat = two(), torch.zeros(8)
-    lay(weights, flat)
-    return adds_up(weights, {}, flat.zero_, lambda: flat.mul_(0.5))
 
 
 @case(forms="step", serves=True)

@@ -44,16 +44,6 @@ def cell(
 
 
 @case(forms="step", serves=True)
-def a_hidden_state_of_a_module():
-    return cell(Cell(torch.zeros(5, 2)))
-
-
-@case(forms="step", serves=True)
-def a_hidden_state_that_begins_with_none():
-    return cell(Cell())
-
-
-@case(forms="step", serves=True)
 def a_hidden_state_that_is_set_back():
     model = Cell()
     return cell(model, {6: lambda: setattr(model, "hidden", None)})
@@ -71,7 +61,7 @@ def hidden_states_that_are_one_for_a_while():
     return cell(model, {6: lambda: setattr(model[0], "hidden", model[2].hidden)})
 
 
-@case(forms="step", serves=True)
+@case(forms="step", serves=True, slow=True)
 def a_hidden_state_of_other_rows():
     model = Cell()
 
@@ -96,22 +86,6 @@ def a_hidden_state_in_a_tuple():
             return self.out(found)
 
     return cell(Words())
-
-
-@case(forms="step", serves=True)
-def a_hidden_state_in_a_loop_over_time():
-    model = Cell()
-    optimizer = sgd(model)
-
-    def body(x, y):
-        model.hidden = None
-        optimizer.zero_grad()
-        loss = sum((model(row) - y).square().mean() for row in (x, x + 1, x * 2))
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Play(body, [model, optimizer, lambda: model.hidden])
 
 
 @case(forms="step", serves=True)
@@ -193,24 +167,22 @@ def asks(holder: Any, *, moves: bool) -> Play:
     return Play(body, [model, optimizer, lambda: holder.hidden], change, pairs(14))
 
 
-@case(forms="step", serves=True)
-def which_one_an_object_holds_that_the_step_moves():
-    return asks(types.SimpleNamespace(), moves=True)
-
-
-@case(forms="step", serves=True)
-def which_one_a_module_holds_that_the_step_moves():
-    return asks(nn.Module(), moves=True)
-
-
 @case(forms="step")
 def which_one_an_object_holds_that_the_loop_moves():
     return asks(types.SimpleNamespace(), moves=False)
 
 
-@case(forms="step", serves=True)
-def which_one_a_module_holds_that_the_loop_moves():
-    return asks(nn.Module(), moves=False)
+case.rows(
+    {
+        "which_one_an_object_holds_that_the_step_moves": lambda: asks(
+            types.SimpleNamespace(), moves=True
+        ),
+        "which_one_a_module_holds_that_the_step_moves": lambda: asks(nn.Module(), moves=True),
+        "which_one_a_module_holds_that_the_loop_moves": lambda: asks(nn.Module(), moves=False),
+    },
+    forms="step",
+    serves=True,
+)
 
 
 @pytest.mark.parametrize("case", case)

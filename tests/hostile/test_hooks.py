@@ -10,13 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    pairs,
-    sgd,
-    trains,
-)
+from tests.hostile.plays import Play, net, pairs, sgd, trains
 
 case = Cases()
 
@@ -34,14 +28,7 @@ def a_forward_hook_added_and_removed():
     return trains(model, before=change, calls=pairs(12))
 
 
-@case
-def a_forward_pre_hook():
-    model = net()
-    change = {5: lambda: model.register_forward_pre_hook(lambda m, args: (args[0] * 2,))}
-    return trains(model, before=change)
-
-
-@case
+@case(slow=True)
 def a_backward_hook():
     model = net()
     change = {5: lambda: model[0].register_full_backward_hook(lambda m, gi, go: (gi[0],))}
@@ -63,20 +50,6 @@ def a_hook_on_a_parameter():
         6: lambda: hooks.pop().remove(),
     }
     return trains(model, before=change, calls=pairs(12))
-
-
-@case
-def a_hook_that_reads_a_number():
-    model, held = net(), SimpleNamespace(by=1.0)
-    model[0].weight.register_hook(lambda grad: grad * held.by)
-    return trains(model, before={5: lambda: setattr(held, "by", 3.0)})
-
-
-@case
-def a_forward_hook_that_reads_a_number():
-    model, held = net(), SimpleNamespace(by=1.0)
-    model[0].register_forward_hook(lambda m, args, out: out * held.by)
-    return trains(model, before={5: lambda: setattr(held, "by", 3.0)})
 
 
 @case
@@ -143,51 +116,7 @@ def a_hook_that_removes_itself():
     return trains(model, before={0: add, 6: add}, calls=pairs(12))
 
 
-@case
-def a_hook_added_by_the_step():
-    model = net()
-
-    def loss(x, y):
-        handle = model[0].register_forward_hook(lambda m, args, out: out * 2)
-        out = model(x)
-        handle.remove()
-        return functional.mse_loss(out, y)
-
-    return trains(model, loss)
-
-
 # --- optimizers -----------------------------------------------------------------------------------
-
-
-@case
-def step_of_the_optimizer_patched():
-    model = net()
-    optimizer = sgd(model)
-    inner = optimizer.step
-
-    def patched(closure=None):
-        for one in model.parameters():
-            one.grad.mul_(0.5)
-        return inner(closure)
-
-    return trains(
-        model, optimizer=optimizer, before={5: lambda: setattr(optimizer, "step", patched)}
-    )
-
-
-@case
-def step_of_the_class_patched():
-    class Own(torch.optim.SGD):
-        def step(self, closure=None):
-            return super().step(closure)
-
-    def patched(self, closure=None):
-        for one in model.parameters():
-            one.data.sub_(one.grad)
-
-    model = net()
-    optimizer = Own(model.parameters(), lr=0.1, momentum=0.5)
-    return trains(model, optimizer=optimizer, before={5: lambda: setattr(Own, "step", patched)})
 
 
 @case
@@ -214,18 +143,6 @@ def step_of_a_scheduler_patched():
         optimizer.param_groups[0]["lr"] = 0.01
 
     return Play(step, [model, optimizer], {5: lambda: setattr(schedule, "step", patched)})
-
-
-@case
-def the_class_of_an_optimizer():
-    model = net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=0.1)
-
-    def change():
-        optimizer.__class__ = torch.optim.AdamW
-        optimizer.param_groups[0]["decoupled_weight_decay"] = True
-
-    return trains(model, optimizer=optimizer, before={5: change})
 
 
 @pytest.mark.parametrize("case", case)

@@ -10,43 +10,13 @@ import torch
 from torch import nn
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    base,
-    net,
-    of,
-)
+from tests.hostile.plays import Play, base, net, of
 from torchgraph.errors import SharedMemory, UnsupportedInput
 
 case = Cases()
 
 
 # --- layout ---------------------------------------------------------------------------------------
-
-
-@case
-def another_shape_every_time():
-    return of(lambda x: x.sum(0) * len(x), lambda n: (base(n, 3 + n % 3, 4),), 15)
-
-
-@case
-def other_strides_later():
-    return of(
-        lambda x: (x * 2, x.view(-1) if x.is_contiguous() else x.t()),
-        lambda n: (base(n, 4, 4).t() if n >= 5 else base(n, 4, 4),),
-    )
-
-
-@case
-def every_second_row():
-    return of(lambda x: x.cumsum(0), lambda n: (base(n, 10, 4)[:: 1 + (n >= 5)][:5],))
-
-
-@case
-def expanded():
-    return of(
-        lambda x: x.sum(), lambda n: (base(n, 1, 4).expand(5, 4) if n >= 4 else base(n, 5, 4),)
-    )
 
 
 @case
@@ -72,24 +42,9 @@ def channels_last():
 
 
 @case
-def no_dimensions():
-    return of(lambda x: x * 2 + 1, lambda n: (base(n, 1)[0] if n < 5 else base(n, 1),))
-
-
-@case
-def empty():
-    return of(lambda x: (x.sum(), x.mean(), x * 2), lambda n: (base(n, 5 if n < 5 else 0, 4),))
-
-
-@case
 def other_dtypes():
     kinds = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
     return of(lambda x: (x + x, x.sum()), lambda n: (base(n).to(kinds[n // 5]),), 25)
-
-
-@case
-def views_of_other_dtypes():
-    return of(lambda x: x.view(torch.int32) + 1, lambda n: (base(n),))
 
 
 @case
@@ -108,19 +63,6 @@ def negated():
         return (x.conj().imag if n >= 5 else x.imag,)
 
     return of(lambda x: (x * 2, x.neg()), give)
-
-
-@case
-def an_offset_into_memory():
-    return of(lambda x: x * 2, lambda n: (base(n, 9, 4)[n % 3 : n % 3 + 5],))
-
-
-@case
-def requires_grad():
-    return of(
-        lambda x: (x * 2, torch.is_grad_enabled() and x.requires_grad),
-        lambda n: (base(n).requires_grad_(n >= 5),),
-    )
 
 
 @case(forms="step")
@@ -158,14 +100,6 @@ def sparse():
     )
 
 
-@case
-def a_subclass_of_tensor():
-    class Named(torch.Tensor):
-        pass
-
-    return of(lambda x: x * 2, lambda n: (base(n).as_subclass(Named) if n >= 5 else base(n),))
-
-
 @case(fault="what the subclass does is not in the program")
 def a_subclass_that_computes_otherwise():
     class Doubled(torch.Tensor):
@@ -179,12 +113,27 @@ def a_subclass_that_computes_otherwise():
     )
 
 
-@case
-def a_parameter_for_a_tensor():
-    return of(
-        lambda x: (x * 2, isinstance(x, nn.Parameter)),
-        lambda n: (nn.Parameter(base(n)) if n >= 5 else base(n),),
-    )
+case.rows(
+    {
+        "another_shape_every_time": lambda: of(
+            lambda x: x.sum(0) * len(x), lambda n: (base(n, 3 + n % 3, 4),), 15
+        ),
+        "other_strides_later": lambda: of(
+            lambda x: (x * 2, x.view(-1) if x.is_contiguous() else x.t()),
+            lambda n: (base(n, 4, 4).t() if n >= 5 else base(n, 4, 4),),
+        ),
+        "empty": lambda: of(
+            lambda x: (x.sum(), x.mean(), x * 2), lambda n: (base(n, 5 if n < 5 else 0, 4),)
+        ),
+        "views_of_other_dtypes": lambda: of(
+            lambda x: x.view(torch.int32) + 1, lambda n: (base(n),)
+        ),
+        "a_parameter_for_a_tensor": lambda: of(
+            lambda x: (x * 2, isinstance(x, nn.Parameter)),
+            lambda n: (nn.Parameter(base(n)) if n >= 5 else base(n),),
+        ),
+    },
+)
 
 
 # --- what is shared -------------------------------------------------------------------------------
@@ -206,24 +155,6 @@ def not_the_same_any_more():
         return x, x if n < 5 else x.clone()
 
     return of(lambda x, y: (x.add_(1), y * 2), give)
-
-
-@case
-def a_view_of_the_other():
-    def give(n):
-        x = base(n)
-        return x, (x[1:3] if n >= 5 else x[1:3].clone())
-
-    return of(lambda x, row: (x.add_(1), row * 2), give)
-
-
-@case
-def views_of_one_base():
-    def give(n):
-        whole = base(n, 8)
-        return (whole[:5], whole[3:]) if n >= 5 else (whole[:5], whole[3:].clone())
-
-    return of(lambda x, y: (x.mul_(2), y + 1), give)
 
 
 @case
@@ -270,14 +201,6 @@ def the_buffer_itself():
     return of(
         step, lambda n: (model.running_mean if n >= 5 else torch.zeros(4), base(n)), watched=[model]
     )
-
-
-@case
-def one_batch_that_is_refilled():
-    x = torch.zeros(5, 4)
-    play = Play(lambda x: x * 2, calls=[(x,)] * 10)
-    play.before = {n: lambda: x.normal_() for n in range(10)}
-    return play
 
 
 @case

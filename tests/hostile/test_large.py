@@ -27,34 +27,9 @@ def _filled(held: Any) -> Play:
     return Play(step, [held], {}, singles(10, 3))
 
 
-@case(forms="step", serves=True)
-def a_long_list_of_numbers_that_grows():
-    return _filled([0.5] * 1500)
-
-
-@case(forms="step", serves=True)
-def a_list_of_numbers_that_becomes_long():
-    return _filled([0.5] * 1023)
-
-
-@case(forms="step", serves=True)
-def a_long_deque_of_numbers():
-    return _filled(deque([0.5] * 1500, maxlen=2000))
-
-
 def _read(held: Any, key: Any, other: Any, read: Any) -> Play:
     before = {5: lambda: held.__setitem__(key, other)}
     return Play(lambda x: x * read(held), [], before, singles(12, 3))
-
-
-@case(forms="step", serves=True)
-def one_number_of_a_long_list():
-    return _read([1] * 1500, 7, 5, sum)
-
-
-@case(forms="step", serves=True)
-def one_value_of_a_large_dict():
-    return _read(dict.fromkeys(range(2000), 1), 7, 5, lambda held: sum(held.values()))
 
 
 @case(forms="step", serves=True)
@@ -63,31 +38,36 @@ def one_tensor_of_a_long_list():
     return _read(held, 7, torch.full((3,), 5.0), lambda held: torch.stack(held).sum(0))
 
 
-@case(forms="step", serves=True)
-def one_element_of_a_large_array():
-    return _read(np.ones((200, 200)), (3, 3), 5.0, lambda held: float(held.sum()))
+case.rows(
+    {
+        "a_long_list_of_numbers_that_grows": lambda: _filled([0.5] * 1500),
+        "a_list_of_numbers_that_becomes_long": lambda: _filled([0.5] * 1023),
+        "a_long_deque_of_numbers": lambda: _filled(deque([0.5] * 1500, maxlen=2000)),
+        "one_number_of_a_long_list": lambda: _read([1] * 1500, 7, 5, sum),
+        "one_value_of_a_large_dict": lambda: _read(
+            dict.fromkeys(range(2000), 1), 7, 5, lambda held: sum(held.values())
+        ),
+        "one_element_of_a_large_array": lambda: _read(
+            np.ones((200, 200)), (3, 3), 5.0, lambda held: float(held.sum())
+        ),
+    },
+    forms="step",
+    serves=True,
+)
 
 
-@case(forms="step", serves=True)
-def a_tensor_made_of_a_large_array():
-    return _read(np.ones((200, 200)), (3, 3), 5.0, lambda held: torch.tensor(held).float().sum())
-
-
-@case(forms="step", serves=True)
+@case(forms="step", serves=True, slow=True)
 def one_member_of_a_large_set():
     held = set(range(2000))
     before = {5: lambda: held.symmetric_difference_update({7, 5000})}
     return Play(lambda x: x * sum(held), [], before, singles(12, 3))
 
 
-@case(forms="step", serves=True)
+@case(forms="step", serves=True, slow=True)
 def an_attribute_of_one_of_many_objects():
     held = [SimpleNamespace(k=1) for _ in range(300)]
     before = {5: setting(held[250], "k", 4), 9: setting(held[250], "k", 1)}
     return Play(lambda x: x * sum(one.k for one in held), [], before, singles(14, 3))
-
-
-SIZES = (5, 63, 64, 65, 300)
 
 
 def _tensors(size: int) -> dict[str, Any]:
@@ -172,10 +152,17 @@ WRITTEN = (
 )
 
 
-@pytest.mark.parametrize("size", thinned(SIZES, keep=[5, 64, 65]))
-@pytest.mark.parametrize("make", WRITTEN)
-def test_places_of_large_containers(make, size):
+SIZED = [(make, size) for make in WRITTEN for size in (64, 65, 300)]
+OFTEN = [(one_is_put, 64), *((make, 65) for make in WRITTEN)]
+"""Up to 64 places are looked at one by one."""
+
+
+@pytest.mark.parametrize(
+    "sized", thinned(SIZED, keep=OFTEN), ids=lambda one: f"{one[0].__name__}-{one[1]}"
+)
+def test_places_of_large_containers(sized):
     """What is put at one place of many is there after each replay."""
+    make, size = sized
     cases = Cases()
     cases(lambda: make(size), forms="step", serves=True)
     cases[0].values[0].check()

@@ -163,15 +163,6 @@ def keys_that_are_equal_and_another():
 
 
 @case
-def keys_that_look_like_others():
-    keys = [Anything(1.0), Anything(2.0)]
-    return of(
-        lambda x, table: x * next(iter(table)).scale,
-        lambda n: (torch.ones(3), {keys[n // 5]: 0}),
-    )
-
-
-@case
 def numbers_that_are_returned():
     count = with_scale(Count(3), 2.0)
     return Play(lambda x: {"x": x * count, "count": count}, calls=singles())

@@ -13,6 +13,7 @@ from tests.hostile.kit import Cases
 from tests.hostile.plays import Play, moves, setting
 
 case = Cases()
+ones, zeros = torch.ones, torch.zeros
 
 
 def looks(look: Any, first: Any, *changes: Any) -> Play:
@@ -33,49 +34,38 @@ def looks(look: Any, first: Any, *changes: Any) -> Play:
 # --- what is asked of a tensor that the loop replaces ---------------------------------------------
 
 
-@case(forms="step", serves=True)
-def whether_there_is_one():
-    return looks(lambda t: 1 if t is None else 2, torch.ones(3), None, torch.zeros(3), 4)
+case.rows(
+    {
+        "whether_there_is_one": lambda: looks(
+            lambda t: 1 if t is None else 2, ones(3), None, zeros(3), 4
+        ),
+        "whether_it_is_a_parameter": lambda: looks(
+            lambda t: 1 + isinstance(t, nn.Parameter), ones(3), nn.Parameter(ones(3)), ones(3)
+        ),
+        "its_shape": lambda: looks(lambda t: t.shape[0], ones(3), ones(4), ones(3)),
+        "whether_it_needs_a_gradient": lambda: looks(
+            lambda t: 1 + t.requires_grad, ones(3), lambda t: t.requires_grad_(), ones(3)
+        ),
+        "whether_it_is_contiguous": lambda: looks(
+            lambda t: 1 + t.is_contiguous(), zeros(3), zeros(6)[::2], zeros(3)
+        ),
+        "where_it_begins": lambda: looks(
+            lambda t: t.storage_offset(), zeros(3), zeros(6)[2:5], zeros(3)
+        ),
+        "whether_it_is_a_leaf": lambda: looks(
+            lambda t: 1 + t.is_leaf, zeros(3), zeros(3, requires_grad=True) * 2
+        ),
+    },
+    forms="step",
+    serves=True,
+)
 
 
 @case(forms="step", serves=True)
-def whether_it_is_a_parameter():
-    given = nn.Parameter(torch.ones(3))
-    return looks(lambda t: 1 + isinstance(t, nn.Parameter), torch.ones(3), given, torch.ones(3))
-
-
-@case(forms="step", serves=True)
-def its_shape():
-    return looks(lambda t: t.shape[0], torch.ones(3), torch.ones(4), torch.ones(3))
-
-
-@case(forms="step", serves=True)
-def its_dtype():
-    return looks(
-        lambda t: 10 if t.dtype is torch.float64 else 1, torch.ones(3), torch.ones(3).double()
-    )
-
-
-@case(forms="step", serves=True)
-def its_number_of_dimensions():
-    return looks(lambda t: t.dim() + 1, torch.ones(3), torch.ones(3, 2), torch.tensor(1.0))
-
-
-@case(forms="step", serves=True)
-def its_length():
-    return looks(len, torch.ones(3), torch.ones(4), torch.ones(3, 7))
-
-
-@case(forms="step", serves=True)
-def whether_it_needs_a_gradient():
-    return looks(
-        lambda t: 1 + t.requires_grad, torch.ones(3), lambda t: t.requires_grad_(), torch.ones(3)
-    )
-
-
-@case(forms="step", serves=True)
-def whether_it_is_contiguous():
-    return looks(lambda t: 1 + t.is_contiguous(), torch.ones(3, 2), lambda t: t.t_(), torch.ones(3))
+def whether_it_has_a_gradient():
+    given = zeros(3, requires_grad=True)
+    given.grad = zeros(3)
+    return looks(lambda t: 1 if t.grad is None else 2, zeros(3), nn.Parameter(zeros(3)), given)
 
 
 @case(forms="step", serves=True)
@@ -118,24 +108,6 @@ def the_shape_of_the_last_batch():
     return keeps(lambda last, x: last.shape == x.shape)
 
 
-@case(forms="step", serves=True)
-def the_length_of_the_last_batch():
-    return keeps(lambda last, x: len(last) == len(x))
-
-
-@case(forms="step", serves=True)
-def the_size_of_the_last_batch_in_a_list():
-    held = [torch.zeros(1)]
-
-    def step(x):
-        found = x + held[0] if held[0].size(0) == x.size(0) else x
-        held[0] = x * 1
-        return found.sum()
-
-    pattern = [0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0]
-    return Play(step, held, calls=[(torch.randn(2 + more),) for more in pattern])
-
-
 # --- swaps ----------------------------------------------------------------------------------------
 
 
@@ -150,7 +122,7 @@ def two_tensors_of_a_list_that_change_places():
     return moves(step, held, before7=held.reverse)
 
 
-@case(forms="step")
+@case(forms="step", slow=True)
 def two_attributes_and_two_entries_that_change_places():
     held = SimpleNamespace(p=torch.zeros(1), q=torch.ones(1))
     table = {"a": torch.zeros(1), "b": torch.ones(1)}
@@ -192,20 +164,6 @@ def containers_that_the_loop_replaces():
 
     def put():
         held.t, held.s = {"q": torch.ones(1)}, list(held.s)
-
-    return moves(step, held, number=16, before7=put, before10=put)
-
-
-@case(forms="step", serves=True)
-def a_dict_in_a_dict_that_the_loop_replaces():
-    held = SimpleNamespace(n={"a": {"b": torch.zeros(1)}})
-
-    def step(x):
-        held.n["a"]["b"] = x * 4
-        return x + 1
-
-    def put():
-        held.n["a"] = {"b": torch.zeros(1)}
 
     return moves(step, held, number=16, before7=put, before10=put)
 

@@ -7,14 +7,7 @@ import torch
 from torch.nn import functional
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    adam,
-    by_hand,
-    net,
-    pairs,
-    sgd,
-    trains,
-)
+from tests.hostile.plays import adam, by_hand, net, pairs, sgd, trains
 from torchgraph.errors import UnsupportedOptimizer
 
 case = Cases()
@@ -41,21 +34,6 @@ def zero_grad_in_all_forms():
             parameter.grad = None
 
     return by_hand(step, model, optimizer)
-
-
-@case(forms="step")
-def zero_grad_at_the_end_sometimes():
-    model = net()
-    optimizer = adam(model)
-
-    def step(x, y, update):
-        (functional.mse_loss(model(x), y) / 3).backward()
-        if update:
-            optimizer.step()
-            optimizer.zero_grad()
-
-    calls = [(x, y, number % 3 == 2) for number, (x, y) in enumerate(pairs(15))]
-    return by_hand(step, model, optimizer, calls=calls)
 
 
 @case(forms="step")
@@ -87,7 +65,7 @@ def stepped_twice():
     return by_hand(step, model, optimizer)
 
 
-@case(forms="step")
+@case(forms="step", slow=True)
 def stepped_where_the_loss_is_small():
     model = net()
     optimizer = adam(model)
@@ -215,22 +193,6 @@ def the_state_of_one_parameter_dropped():
     model = net()
     optimizer = adam(model)
     change = {5: lambda: optimizer.state.pop(model[0].weight)}
-    return trains(model, optimizer=optimizer, before=change, calls=pairs(12))
-
-
-@case
-def step_hooks_that_come_and_go():
-    model, hooks = net(), []
-    optimizer = sgd(model)
-
-    def halve(one, args, kwargs):
-        for parameter in model.parameters():
-            parameter.grad.mul_(0.5)
-
-    change = {
-        4: lambda: hooks.append(optimizer.register_step_pre_hook(halve)),
-        7: lambda: hooks.pop().remove(),
-    }
     return trains(model, optimizer=optimizer, before=change, calls=pairs(12))
 
 

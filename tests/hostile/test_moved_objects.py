@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextvars
 import enum
 import functools
-import operator
 import threading
-import types
 import weakref
 from collections import deque
-from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -161,29 +157,21 @@ class Stats:
         self.k = k
 
 
-@case(forms="step")
-def a_member_of_an_enumeration_that_is_written():
-    return writes(lambda: Phase.UP, lambda: Phase.DOWN)
-
-
-@case(forms="step")
-def an_object_that_is_made_and_written():
-    return writes(lambda: Stats(1), lambda: Stats(0))
-
-
-@case(forms="step")
-def a_fraction_that_is_written():
-    return writes(lambda: Fraction(1, 2), lambda: Fraction(1, 3))
-
-
-@case(forms="step")
-def a_number_of_a_class_of_ones_own_that_is_written():
-    return writes(lambda: Number(1), lambda: Number(2))
-
-
-@case(forms="step")
-def a_number_of_numpy_that_is_written():
-    return writes(lambda: np.float64(1.0), lambda: np.float64(2.0))
+case.rows(
+    {
+        "a_member_of_an_enumeration_that_is_written": lambda: writes(
+            lambda: Phase.UP, lambda: Phase.DOWN
+        ),
+        "an_object_that_is_made_and_written": lambda: writes(lambda: Stats(1), lambda: Stats(0)),
+        "a_number_of_a_class_of_ones_own_that_is_written": lambda: writes(
+            lambda: Number(1), lambda: Number(2)
+        ),
+        "a_number_of_numpy_that_is_written": lambda: writes(
+            lambda: np.float64(1.0), lambda: np.float64(2.0)
+        ),
+    },
+    forms="step",
+)
 
 
 @case(forms="step")
@@ -240,17 +228,6 @@ def a_list_behind_a_property():
 
 
 @case(forms="step", serves=True)
-def an_object_in_a_default():
-    held = SimpleNamespace(on=False, k=1)
-
-    def step(x, held=held):
-        held.on = not held.on
-        return x * 2 * held.k if held.on else x * held.k
-
-    return moves(step, held, number=16, before6=setting(held, "k", 5))
-
-
-@case(forms="step", serves=True)
 def an_object_in_a_deque():
     held = deque([SimpleNamespace(k=1), SimpleNamespace(k=2)])
     first = held[0]
@@ -272,37 +249,10 @@ def an_object_behind_a_weak_reference():
 
 
 @case(forms="step")
-def a_weak_dictionary():
-    kept = Stats(1)
-    held = weakref.WeakKeyDictionary({kept: 1})
-    change = functools.partial(held.__setitem__, kept, 2)
-    return moves(lambda x: x * held[kept], lambda: held[kept], before5=change)
-
-
-@case(forms="step", serves=True)
-def a_read_only_view_of_a_dict():
-    held = {"k": 1}
-    view = types.MappingProxyType(held)
-    return moves(lambda x: x * view["k"], held, before5=lambda: held.update(k=2))
-
-
-@case(forms="step")
 def what_belongs_to_a_thread():
     held = threading.local()
     held.k = 1
     return moves(lambda x: x * held.k, lambda: held.k, before5=setting(held, "k", 2))
-
-
-@case(forms="step")
-def a_context_variable():
-    held = contextvars.ContextVar("held", default=1)
-    return moves(lambda x: x * held.get(), before5=lambda: held.set(2))
-
-
-@case(forms="step")
-def a_getter_of_an_attribute():
-    held, get = SimpleNamespace(k=1), operator.attrgetter("k")
-    return moves(lambda x: x * get(held), held, before5=setting(held, "k", 2))
 
 
 class One:

@@ -5,40 +5,20 @@ from __future__ import annotations
 import collections
 import itertools
 import random
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    pairs,
-    singles,
-    trains,
-)
+from tests.hostile.plays import Play, singles
 from torchgraph.errors import NoProgram, RandomStateTouched
 
 case = Cases()
 
 
 # --- what moves by itself -------------------------------------------------------------------------
-
-
-@case
-def an_iterator():
-    numbers = itertools.count(1)
-    return Play(lambda x: x * next(numbers), calls=singles())
-
-
-@case
-def an_iterator_that_stands_at_first():
-    numbers = iter([1.0] * 5 + [2.0] * 9)
-    return Play(lambda x: x * next(numbers), calls=singles(), watched=[lambda: 0])
 
 
 @case
@@ -51,29 +31,6 @@ def an_iterator_of_batches():
 def a_cycle():
     numbers = itertools.cycle([1.0, 2.0])
     return Play(lambda x: x * next(numbers), calls=singles())
-
-
-@case
-def a_generator_function():
-    def schedule():
-        value = 1.0
-        while True:
-            yield value
-            value *= 0.5
-
-    numbers = schedule()
-    return Play(lambda x: x * next(numbers), calls=singles())
-
-
-@case
-def a_counter_that_counts():
-    held = SimpleNamespace(number=0)
-
-    def step(x):
-        held.number += 1
-        return x * held.number
-
-    return Play(step, [held], calls=singles())
 
 
 @case
@@ -125,100 +82,13 @@ def a_flag_that_the_step_clears():
     return Play(step, [held], {6: lambda: setattr(held, "first", True)}, singles(12))
 
 
-@case
-def a_sign_that_flips():
-    held = SimpleNamespace(sign=1.0)
-
-    def step(x):
-        held.sign = -held.sign
-        return x * held.sign
-
-    return Play(step, [held], calls=singles())
-
-
-@case
-def every_second_step():
-    held = SimpleNamespace(number=0)
-
-    def step(x):
-        held.number = (held.number + 1) % 2
-        return x * 2 if held.number else x + 1
-
-    return Play(step, [held], calls=singles())
-
-
-@case
-def a_list_that_rotates():
-    order = [0, 1, 2]
-
-    def step(x):
-        order.append(order.pop(0))
-        return x * (order[0] + 1)
-
-    return Play(step, [order], calls=singles(12))
-
-
-@case
-def a_deque_that_rotates():
-    turns = collections.deque([1.0, 2.0])
-
-    def step(x):
-        turns.rotate()
-        return x * turns[0]
-
-    return Play(step, [turns], calls=singles())
-
-
-@case
-def annealing_by_the_number_of_a_call():
-    model, held = net(), SimpleNamespace(number=0)
-
-    def loss(x, y):
-        return functional.mse_loss(model(x), y) * (0.9**held.number)
-
-    def count():
-        held.number += 1
-
-    return trains(model, loss, before=dict.fromkeys(range(12), count), calls=pairs(12))
-
-
-@case
-def the_time():
-    start = time.perf_counter()
-    return Play(lambda x: x * (1.0 if time.perf_counter() - start < 1e6 else 2.0), calls=singles())
-
-
-@case(refused=RandomStateTouched)
-def pythons_random():
-    return Play(lambda x: x * random.random(), calls=singles())
-
-
-@case(refused=RandomStateTouched)
-def numpys_random():
-    return Play(lambda x: x * float(np.random.rand()), calls=singles())
-
-
-@case(refused=RandomStateTouched)
-def a_choice_of_a_branch():
-    return Play(lambda x: x * 2 if random.random() < 0.5 else x + 1, calls=singles())
-
-
-@case
-def a_random_of_ones_own():
-    numbers = random.Random(0)
-    return Play(lambda x: x * numbers.random(), calls=singles())
-
-
-@case
-def a_numpy_generator_of_ones_own():
-    numbers = np.random.default_rng(0)
-    return Play(lambda x: x * float(numbers.random()), calls=singles())
-
-
-@case
-def a_branch_by_a_random_of_ones_own():
-    numbers = random.Random(5)
-    return Play(lambda x: x * 2 if numbers.random() < 0.3 else x + 1, calls=singles(16))
+case.rows(
+    {
+        "pythons_random": lambda: Play(lambda x: x * random.random(), calls=singles()),
+        "numpys_random": lambda: Play(lambda x: x * float(np.random.rand()), calls=singles()),
+    },
+    refused=RandomStateTouched,
+)
 
 
 @case
@@ -293,29 +163,6 @@ def a_counter_in_a_buffer():
         return x * 2 if model.number > 6 else x + 1
 
     return Play(step, [model], calls=singles(12))
-
-
-@case
-def a_counter_that_passes_a_threshold():
-    held = SimpleNamespace(number=0)
-
-    def step(x):
-        held.number += 1
-        return x * 2 if held.number > 6 else x + 1
-
-    return Play(step, [held], calls=singles(12))
-
-
-@case
-def a_variable_that_passes_a_threshold():
-    number = 0
-
-    def step(x):
-        nonlocal number
-        number += 1
-        return x * 2 if number > 6 else x + 1
-
-    return Play(step, calls=singles(12))
 
 
 @case(fault="the count of writes is not looked at")

@@ -11,44 +11,12 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    adam,
-    net,
-    pairs,
-    sgd,
-)
+from tests.hostile.plays import Play, adam, net, pairs, sgd
 
 case = Cases()
 
 
 # --- several passes -------------------------------------------------------------------------------
-
-
-@case
-def sharpness_aware():
-    model = net()
-    optimizer = sgd(model)
-
-    def step(x, y):
-        functional.mse_loss(model(x), y).backward()
-        norm = torch.stack([one.grad.norm() for one in model.parameters()]).norm()
-        moved = []
-        with torch.no_grad():
-            for one in model.parameters():
-                moved.append(one.grad * (0.05 / (norm + 1e-12)))
-                one.add_(moved[-1])
-        optimizer.zero_grad()
-        loss = functional.mse_loss(model(x), y)
-        loss.backward()
-        with torch.no_grad():
-            for one, by in zip(model.parameters(), moved, strict=True):
-                one.sub_(by)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return Play(step, [model, optimizer])
 
 
 class Sam(Optimizer):
@@ -117,7 +85,7 @@ def penalty_of_gradients():
     return Play(step, [model, optimizer])
 
 
-@case
+@case(slow=True)
 def adversarial_examples():
     model = net()
     optimizer = adam(model)
@@ -221,29 +189,22 @@ def scaled(before=None, overflow=(), **options: Any):
     return play
 
 
-@case
-def overflows_late():
-    return scaled(overflow=(5, 6, 9))
-
-
-@case(forms="step")
+@case(forms="step", slow=True)
 def overflows_in_recorded_calls():
     return scaled(overflow=(0, 1, 3))
 
 
-@case
-def a_scale_set_by_hand():
-    return scaled(
-        lambda scaler: {5: lambda: scaler.update(8.0), 7: lambda: scaler.set_growth_factor(4)}
-    )
+case.rows(
+    {
+        "overflows_late": lambda: scaled(overflow=(5, 6, 9)),
+        "a_scale_set_by_hand": lambda: scaled(
+            lambda scaler: {5: lambda: scaler.update(8.0), 7: lambda: scaler.set_growth_factor(4)}
+        ),
+    },
+)
 
 
-@case
-def a_scaler_that_is_off():
-    return scaled(enabled=False)
-
-
-@case
+@case(slow=True)
 def a_scaler_loaded():
     state = {}
 

@@ -12,14 +12,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    pairs,
-    sgd,
-    singles,
-    trains,
-)
+from tests.hostile.plays import Play, net, pairs, sgd, singles, trains
 
 case = Cases()
 
@@ -57,31 +50,6 @@ def forward_of_the_class():
 
 
 @case
-def a_method_of_the_class():
-    cls = own_class()
-    model = cls()
-    return trains(model, before={5: lambda: setattr(cls, "scale", lambda self, x: x * 5)})
-
-
-@case
-def a_method_of_the_base_class():
-    class Base(nn.Module):
-        def scale(self, x):
-            return x * 2
-
-    class Derived(Base):
-        def forward(self, x):
-            return self.scale(x)
-
-    model = Derived()
-    change = {
-        4: lambda: setattr(Base, "scale", lambda self, x: x * 5),
-        6: lambda: setattr(Derived, "scale", lambda self, x: x * 7),
-    }
-    return Play(lambda x: model(x), [model], change, singles(12))
-
-
-@case
 def a_method_by_super():
     class Base(nn.Module):
         def forward(self, x):
@@ -97,16 +65,6 @@ def a_method_by_super():
         [model],
         {5: lambda: setattr(Base, "forward", lambda self, x: x * 5)},
         singles(),
-    )
-
-
-@case
-def a_class_attribute():
-    cls = own_class()
-    model = cls()
-    return trains(
-        model,
-        before={5: lambda: setattr(cls, "factor", 5.0), 7: lambda: setattr(model, "factor", 7.0)},
     )
 
 
@@ -137,21 +95,6 @@ def the_class_of_an_instance():
 
 
 @case
-def the_code_of_a_function():
-    def scale(x):
-        return x * 2
-
-    def other(x):
-        return x * 5
-
-    return Play(
-        lambda x: scale(x),
-        before={5: lambda: setattr(scale, "__code__", other.__code__)},
-        calls=singles(),
-    )
-
-
-@case
 def the_code_of_the_step():
     def step(x):
         return x * 2
@@ -162,23 +105,6 @@ def the_code_of_the_step():
     return Play(
         step, before={5: lambda: setattr(step, "__code__", other.__code__)}, calls=singles()
     )
-
-
-@case
-def a_plain_objects_method():
-    class Loss:
-        def __call__(self, x):
-            return self.reduce(x)
-
-        def reduce(self, x):
-            return x.sum()
-
-    loss = Loss()
-    change = {
-        4: lambda: setattr(Loss, "reduce", lambda self, x: x.mean()),
-        6: lambda: setattr(Loss, "__call__", lambda self, x: x.prod()),
-    }
-    return Play(lambda x: loss(x), before=change, calls=singles(12))
 
 
 @case
@@ -196,28 +122,6 @@ def a_plain_objects_operator():
         6: lambda: setattr(Weight, "__mul__", lambda self, x: x + self.value),
     }
     return Play(lambda x: weight * x, before=change, calls=singles(12))
-
-
-@case
-def a_function_of_a_module():
-    other = types.ModuleType("losses_of_the_user")
-    exec("def loss(x):\n    return x.sum()\n", vars(other))
-    return Play(
-        lambda x: other.loss(x),
-        before={5: lambda: setattr(other, "loss", torch.mean)},
-        calls=singles(),
-    )
-
-
-@case
-def a_function_that_a_function_calls():
-    other = types.ModuleType("losses_of_the_user")
-    exec("def inner(x):\n    return x.sum()\ndef loss(x):\n    return inner(x) * 2\n", vars(other))
-    return Play(
-        lambda x: other.loss(x),
-        before={5: lambda: setattr(other, "inner", torch.mean)},
-        calls=singles(),
-    )
 
 
 @case
@@ -239,36 +143,13 @@ def a_function_of_torch_called_by_the_step():
     return Play(step, calls=singles(), around=around)
 
 
-@case
-def a_function_wrapped():
-    held = SimpleNamespace(loss=functional.mse_loss)
-
-    def change():
-        inner = held.loss
-        held.loss = lambda x, y: inner(x, y) * 2
-
-    return Play(lambda x, y: held.loss(x[:, :2], y), before={4: change, 6: change}, calls=pairs(11))
-
-
 # --- modules --------------------------------------------------------------------------------------
-
-
-@case
-def a_module_replaced():
-    model = net()
-    return trains(model, before={5: lambda: model.__setitem__(1, nn.ReLU())})
 
 
 @case
 def a_module_appended():
     model = net()
     return trains(model, before={5: lambda: model.append(nn.ReLU())})
-
-
-@case
-def a_module_removed():
-    model = net()
-    return trains(model, before={5: lambda: model.__delitem__(1)})
 
 
 @case
@@ -284,35 +165,6 @@ def a_module_put_into_a_list():
 
 
 @case
-def a_module_skipped_by_a_flag():
-    model = net()
-    model.skip = False
-
-    def loss(x, y):
-        hidden = model[0](x)
-        return functional.mse_loss(model[2](hidden if model.skip else model[1](hidden)), y)
-
-    return trains(model, loss, before={5: lambda: setattr(model, "skip", True)})
-
-
-@case
-def an_identity_by_class():
-    model = net()
-    change = {5: lambda: setattr(model[1], "__class__", nn.Identity)}
-    return trains(model, before=change)
-
-
-@case
-def two_modules_swapped():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
-
-    def swap():
-        model[0], model[1] = model[1], model[0]
-
-    return trains(model, before={5: swap})
-
-
-@case
 def one_module_used_twice_later():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
 
@@ -320,16 +172,6 @@ def one_module_used_twice_later():
         model[1] = model[0]
 
     return trains(model, before={5: share})
-
-
-@case
-def the_whole_model_replaced():
-    held = SimpleNamespace(model=net())
-
-    def replace():
-        held.model = net()
-
-    return Play(lambda x: held.model(x), [held], {5: replace}, singles())
 
 
 @case(forms="step")
@@ -362,12 +204,6 @@ def a_parameter_becomes_a_buffer():
 
 
 @case
-def a_bias_removed():
-    model = net()
-    return trains(model, before={5: lambda: model[0].register_parameter("bias", None)})
-
-
-@case
 def a_parametrization_added():
     class Symmetric(nn.Module):
         def forward(self, weight):
@@ -376,14 +212,6 @@ def a_parametrization_added():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     change = {5: lambda: parametrize.register_parametrization(model[0], "weight", Symmetric())}
     return trains(model, before=change)
-
-
-@case
-def a_parametrization_removed():
-    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
-    return trains(
-        model, before={5: lambda: parametrize.remove_parametrizations(model[0], "weight")}
-    )
 
 
 @pytest.mark.parametrize("case", case)

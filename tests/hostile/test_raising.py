@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -10,30 +9,12 @@ import torch
 from torch.nn import functional
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    pairs,
-    sgd,
-    singles,
-    trains,
-    turns,
-)
+from tests.hostile.plays import Play, net, pairs, sgd, singles, trains, turns
 
 case = Cases()
 
 
 # --- what is raised -------------------------------------------------------------------------------
-
-
-@case
-def an_assertion():
-    def step(x):
-        if x.sum() < 0:
-            raise AssertionError("negative")
-        return x * 2
-
-    return turns(step)
 
 
 @case(forms="step")
@@ -47,23 +28,6 @@ def an_assertion_after_a_write():
         return x * 2
 
     return turns(step, watched=[held])
-
-
-@case
-def raised_after_backward():
-    model = net()
-    optimizer = sgd(model)
-
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        if x.sum() < 0:
-            raise ValueError("too low")
-        optimizer.step()
-        return loss
-
-    return turns(step, watched=[model, optimizer])
 
 
 @case
@@ -139,21 +103,6 @@ def caught_by_the_step():
     return turns(step)
 
 
-@case
-def suppressed():
-    held = torch.zeros(4)
-
-    def step(x):
-        with contextlib.suppress(ValueError):
-            held.add_(x[0])
-            if x.sum() < 0:
-                raise ValueError("too low")
-            held.mul_(0.5)
-        return held * 1
-
-    return turns(step, watched=[held])
-
-
 @case(forms="step")
 def finally_runs():
     held = torch.zeros(4)
@@ -167,15 +116,6 @@ def finally_runs():
             held.add_(1)
 
     return turns(step, watched=[held])
-
-
-@case
-def an_op_that_fails_for_some_values():
-    def step(x):
-        return torch.linalg.cholesky(x)
-
-    calls = [(torch.eye(3) * (1.0 if n != 6 else -1.0),) for n in range(9)]
-    return Play(step, calls=calls)
 
 
 # The call of a Graph that raises has changed nothing, that of a function what it has.
@@ -230,14 +170,6 @@ def an_attribute_that_is_gone():
     config = SimpleNamespace(scale=2.0)
     change = {5: lambda: delattr(config, "scale"), 6: lambda: setattr(config, "scale", 3.0)}
     return Play(lambda x: x * config.scale, before=change, calls=singles(11))
-
-
-@case
-def a_key_that_is_gone():
-    weights = {"w": torch.ones(4)}
-    kept = {}
-    change = {5: lambda: kept.update(w=weights.pop("w")), 6: lambda: weights.update(kept)}
-    return Play(lambda x: x * weights["w"], before=change, calls=singles(11))
 
 
 @case

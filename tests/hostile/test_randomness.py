@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,12 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    singles,
-    trains,
-)
+from tests.hostile.plays import Play, net, singles, trains
 from torchgraph.errors import NoProgram, RandomStateTouched
 
 case = Cases()
@@ -37,14 +31,6 @@ def draws(draw, **more: Any):
 def dropout_and_draws_outside():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
     return trains(model, before=dict.fromkeys(range(9), lambda: torch.randn(3)))
-
-
-@case
-def seeded_between():
-    return draws(
-        lambda x: x + torch.randn(4),
-        before={5: lambda: torch.manual_seed(5), 7: lambda: torch.manual_seed(5)},
-    )
 
 
 @case
@@ -77,16 +63,6 @@ def draws_of_a_size_of_data():
 
 
 @case
-def draws_behind_a_branch():
-    def step(x):
-        if x.sum() > 0:
-            return x + torch.rand(4)
-        return x + torch.randn(4)
-
-    return draws(step, calls=singles(14, 2, 4))
-
-
-@case
 def a_branch_by_a_draw():
     def step(x):
         return x * 2 if torch.rand(()) < 0.5 else x + 1
@@ -107,20 +83,6 @@ def stochastic_depth():
     return draws(step, watched=[model], calls=singles(20))
 
 
-@case
-def a_draw_that_is_not_used():
-    def step(x):
-        torch.rand(100)
-        return x + torch.rand(4)
-
-    return draws(step)
-
-
-@case
-def a_number_drawn_into_python():
-    return draws(lambda x: x * torch.rand(()).item())
-
-
 @case(refused=NoProgram)
 def a_generator_of_ones_own():
     generator = torch.Generator().manual_seed(5)
@@ -134,9 +96,17 @@ def a_generator_as_an_argument():
     return Play(lambda x, generator: x + torch.rand(4, generator=generator), calls=calls)
 
 
-@case
-def the_default_generator_by_name():
-    return draws(lambda x: x + torch.rand(4, generator=torch.default_generator))
+case.rows(
+    {
+        "seeded_between": lambda: draws(
+            lambda x: x + torch.randn(4),
+            before={5: lambda: torch.manual_seed(5), 7: lambda: torch.manual_seed(5)},
+        ),
+        "the_default_generator_by_name": lambda: draws(
+            lambda x: x + torch.rand(4, generator=torch.default_generator)
+        ),
+    },
+)
 
 
 @case(refused=RandomStateTouched)
@@ -236,13 +206,6 @@ def computed_by_another_thread():
         return found[0] * 2
 
     return draws(step)
-
-
-@case
-def drawn_by_numpy_into_a_buffer_outside():
-    held = torch.zeros(4)
-    change = lambda: held.copy_(torch.from_numpy(np.random.rand(4)))  # noqa: E731
-    return draws(lambda x: x + held, before=dict.fromkeys(range(9), change))
 
 
 @pytest.mark.parametrize("case", case)

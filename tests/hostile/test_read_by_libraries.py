@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import copy
 import dataclasses
 import queue
 import threading
@@ -48,24 +46,24 @@ def scheduled(read: Callable[[Any, Any], Any]) -> Play:
     return Play(step, [model, optimizer, scheduler], before, pairs(15))
 
 
-@case(forms="step", serves=True)
-def the_last_rate_of_a_scheduler():
-    return scheduled(lambda optimizer, scheduler: scheduler.get_last_lr()[0])
-
-
-@case(forms="step", serves=True)
-def the_state_of_a_scheduler():
-    return scheduled(lambda optimizer, scheduler: 0.1 * scheduler.state_dict()["last_epoch"])
-
-
-@case(forms="step", serves=True)
-def the_state_of_an_optimizer():
-    return scheduled(lambda optimizer, scheduler: optimizer.state_dict()["param_groups"][0]["lr"])
-
-
-@case(forms="step", serves=True)
-def the_text_of_an_optimizer():
-    return scheduled(lambda optimizer, scheduler: 0.001 * len(repr(optimizer)))
+case.rows(
+    {
+        "the_last_rate_of_a_scheduler": lambda: scheduled(
+            lambda optimizer, scheduler: scheduler.get_last_lr()[0]
+        ),
+        "the_state_of_a_scheduler": lambda: scheduled(
+            lambda optimizer, scheduler: 0.1 * scheduler.state_dict()["last_epoch"]
+        ),
+        "the_state_of_an_optimizer": lambda: scheduled(
+            lambda optimizer, scheduler: optimizer.state_dict()["param_groups"][0]["lr"]
+        ),
+        "the_text_of_an_optimizer": lambda: scheduled(
+            lambda optimizer, scheduler: 0.001 * len(repr(optimizer))
+        ),
+    },
+    forms="step",
+    serves=True,
+)
 
 
 @case(forms="step", serves=True)
@@ -98,16 +96,6 @@ def a_dataclass_with_another_field():
 
 
 @case(serves=True)
-def a_dataclass_as_a_dict():
-    return scaling(lambda config: dataclasses.asdict(config)["scale"])
-
-
-@case(serves=True)
-def a_copied_object():
-    return scaling(lambda config: copy.copy(config).scale)
-
-
-@case(serves=True)
 def an_event():
     event = threading.Event()
     return reads(lambda: 2 if event.is_set() else 1, event.set, event.clear)
@@ -118,12 +106,6 @@ def the_size_of_a_queue():
     waiting: queue.Queue[int] = queue.Queue()
     waiting.put(1)
     return reads(waiting.qsize, lambda: waiting.put(2))
-
-
-@case(serves=True)
-def a_list_of_a_class_of_python():
-    held = collections.UserList([2.0, 3.0])
-    return reads(lambda: held[0], lambda: held.insert(0, 5.0))
 
 
 @case(forms="step", serves=True)
@@ -175,11 +157,6 @@ def tasks(number: Callable[[int], int]) -> Play:
 @case(forms="step", serves=True)
 def the_text_of_an_integer_chooses_a_module():
     return tasks(lambda call: call // 5 % 2)
-
-
-@case(forms="step", serves=True)
-def the_text_of_an_integer_that_alternates():
-    return tasks(lambda call: call % 2)
 
 
 @case(serves=True)

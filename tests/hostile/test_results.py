@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    pairs,
-    sgd,
-    singles,
-    trains,
-)
+from tests.hostile.plays import Play, net, pairs, sgd, singles, trains
 
 case = Cases()
 
@@ -26,16 +18,6 @@ def returns(give, watched=(), before=None, calls=None):
 
 
 # --- views ----------------------------------------------------------------------------------------
-
-
-@case
-def the_input():
-    return returns(lambda x: x)
-
-
-@case
-def a_view_of_the_input():
-    return returns(lambda x: (x[1:], x.t(), x.view(-1)))
 
 
 @case
@@ -89,82 +71,15 @@ def a_constant_returned_and_changed_by_the_caller():
     return play
 
 
-@case
-def a_global_constant_returned_and_changed_by_the_caller():
-    constant = torch.arange(4.0)
-    play = returns(lambda x: constant * 1.0 + x)
-
-    def around(call):
-        out = call()
-        out.add_(1)
-        return out
-
-    play.around = around
-    return play
-
-
-@case
-def an_expanded_result():
-    return returns(lambda x: x.sum(0, keepdim=True).expand(3, 4))
-
-
-@case
-def strided_results():
-    return returns(lambda x: ((x * 2).t(), (x * 2)[::2, 1:], torch.empty(4, 5).t().copy_(x)))
-
-
-@case
-def an_updated_parameter():
-    model = net()
-    optimizer = sgd(model)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-        return model[0].weight.detach().clone(), model[0].weight.sum()
-
-    return Play(step, [model, optimizer])
-
-
-@case
-def a_parameter_transposed():
-    model = net()
-
-    def step(x, y):
-        with torch.no_grad():
-            model[0].weight.mul_(0.9)
-        return model[0].weight.t().clone(), model[0].weight.t().detach()[0] + 1
-
-    return Play(step, [model])
-
-
-@case
-def a_buffer():
-    model = nn.BatchNorm1d(4)
-    return Play(lambda x: (model(x), model.num_batches_tracked + 0), [model], calls=singles())
-
-
-@case
-def carried_and_returned():
-    held = {"sum": torch.zeros(4)}
-
-    def step(x):
-        held["sum"] = held["sum"] + x.sum(0)
-        return held["sum"]
-
-    return Play(step, [held], calls=singles())
-
-
-@case
-def carried_in_place_and_a_row_returned():
-    held = torch.zeros(3, 4)
-
-    def step(x):
-        held.add_(x[:3])
-        return held[0].clone(), held.sum()
-
-    return Play(step, [held], calls=singles())
+case.rows(
+    {
+        "the_input": lambda: returns(lambda x: x),
+        "a_view_of_the_input": lambda: returns(lambda x: (x[1:], x.t(), x.view(-1))),
+        "strided_results": lambda: returns(
+            lambda x: ((x * 2).t(), (x * 2)[::2, 1:], torch.empty(4, 5).t().copy_(x))
+        ),
+    },
+)
 
 
 @case
@@ -196,26 +111,15 @@ def a_result_that_is_the_next_argument():
 
 
 @case
-def results_written_into_an_input():
-    return returns(lambda x: (x.add_(1), x.sum()))
-
-
-@case
 def out_is_an_argument():
     calls = [(torch.randn(4), torch.zeros(4)) for _ in range(9)]
     return returns(lambda x, out: torch.mul(x, 2, out=out), calls=calls)
 
 
-@case
-def out_is_a_buffer_outside():
-    out = torch.zeros(5, 4)
-    return returns(lambda x: torch.mul(x, 2, out=out).sum(), [out])
-
-
 # --- gradients ------------------------------------------------------------------------------------
 
 
-@case
+@case(slow=True)
 def gradients_returned():
     model = net()
     optimizer = sgd(model)
@@ -319,19 +223,6 @@ def hidden_states_by_a_forward_hook():
     return trains(model, watched=[seen])
 
 
-@case(forms="step")
-def hidden_states_in_a_list_emptied_by_the_step():
-    model, seen = net(), []
-    model[0].register_forward_hook(lambda module, args, out: seen.append(out.detach()))
-
-    def step(x, y):
-        seen.clear()
-        out = model(x)
-        return out + seen[0].sum()
-
-    return Play(step, [model, seen])
-
-
 @case
 def attributes_on_results():
     def give(x):
@@ -342,29 +233,16 @@ def attributes_on_results():
     return returns(give)
 
 
-@case(forms="step")
-def the_loss_kept_with_history():
-    model, kept = net(), []
-
-    def step(x, y):
-        loss = functional.mse_loss(model(x), y)
-        kept.append(loss)
-        loss.backward()
-        return loss
-
-    return Play(step, [model, kept])
-
-
-@case
-def a_result_of_zero_size():
-    return returns(lambda x: (x[:0], x[:, :0].sum(1), torch.empty(0, 3)))
-
-
-@case
-def a_result_in_other_dtypes():
-    return returns(
-        lambda x: (x.half(), x.bfloat16(), x > 0, x.long(), x.to(torch.complex64).conj())
-    )
+case.rows(
+    {
+        "a_result_of_zero_size": lambda: returns(
+            lambda x: (x[:0], x[:, :0].sum(1), torch.empty(0, 3))
+        ),
+        "a_result_in_other_dtypes": lambda: returns(
+            lambda x: (x.half(), x.bfloat16(), x > 0, x.long(), x.to(torch.complex64).conj())
+        ),
+    },
+)
 
 
 @case
@@ -372,16 +250,6 @@ def negative_views():
     def give(x):
         z = torch.complex(x, x + 1)
         return z.conj().imag, z.conj() * 2, z.real
-
-    return returns(give)
-
-
-@case
-def an_empty_tensor_that_is_filled():
-    def give(x):
-        out = torch.empty(3)
-        out[0], out[1], out[2] = x.sum(), x.mean(), x.std()
-        return out
 
     return returns(give)
 

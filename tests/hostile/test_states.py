@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    pairs,
-    sgd,
-    singles,
-    trains,
-)
+from tests.hostile.plays import Play, net, pairs, sgd, singles, trains
 from torchgraph.errors import SharedMemory
 
 case = Cases()
@@ -35,27 +30,6 @@ def data_with_other_strides():
     model = net()
     other = torch.randn(4, 3).t()
     return trains(model, before={5: lambda: setattr(model[0].weight, "data", other)})
-
-
-@case
-def data_shared_by_two_parameters():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-    model.append(nn.Linear(2, 2)), model.append(nn.Linear(2, 2))
-
-    def share():
-        model[4].weight.data = model[3].weight.data
-
-    return trains(model, before={5: share})
-
-
-@case
-def data_is_a_view_of_another_parameter():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-
-    def share():
-        model[1].weight.data = model[0].weight.data[:2]
-
-    return trains(model, before={5: share})
 
 
 @case(refused=SharedMemory)
@@ -111,20 +85,6 @@ def tensors_swapped():
 
 
 @case
-def load_state_dict_assign():
-    model = net()
-    state = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
-    return trains(model, before={5: lambda: model.load_state_dict(state, assign=True)})
-
-
-@case
-def module_moved_to_double():
-    model = net()
-    calls = [(x.double(), y.double()) if n >= 5 else (x, y) for n, (x, y) in enumerate(pairs(10))]
-    return trains(model, before={5: model.double}, calls=calls)
-
-
-@case
 def one_layer_moved_to_bfloat16():
     model = net()
 
@@ -153,16 +113,6 @@ def requires_grad_of_a_bias_in_a_list():
 
     change = {3: lambda: weights[0].requires_grad_(), 6: lambda: weights[1].requires_grad_()}
     return Play(body, [weights], change, calls=pairs(12))
-
-
-@case
-def a_buffer_reassigned_outside():
-    model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
-
-    def change():
-        model[1].running_mean = torch.full((2,), 5.0)
-
-    return trains(model, before={5: change}, calls=pairs(9))
 
 
 @case
@@ -200,20 +150,6 @@ def buffers_that_rotate():
     def body(x):
         model.a, model.b, model.c = model.b, model.c, model.a + x.mean(0)
         return model.a * x
-
-    return Play(body, [model], calls=singles())
-
-
-@case
-def buffers_that_swap_places():
-    model = nn.Module()
-    for name in "ab":
-        model.register_buffer(name, torch.randn(4))
-
-    def body(x):
-        model.a, model.b = model.b, model.a
-        model.a.add_(x.mean(0))
-        return model.a - model.b
 
     return Play(body, [model], calls=singles())
 
@@ -258,65 +194,48 @@ def training_set_as_an_attribute_in_the_step():
 # --- gradients ----------------------------------------------------------------------------------
 
 
-@case
-def grad_set_by_hand_between():
-    model = net()
+def adds_up(model, changes):
+    """What ``backward`` adds to the gradients is never dropped by the step."""
     optimizer = sgd(model)
 
     def body(x, y):
         functional.mse_loss(model(x), y).backward()
         optimizer.step()
 
-    def change():
+    before = {number: partial(change, optimizer) for number, change in changes.items()}
+    return Play(body, [model, optimizer], before, pairs(12))
+
+
+@case
+def grad_set_by_hand_between():
+    model = net()
+
+    def change(_):
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
 
-    return Play(body, [model, optimizer], {4: change, 6: optimizer.zero_grad}, pairs(12))
+    return adds_up(model, {4: change, 6: torch.optim.Optimizer.zero_grad})
+
+
+def grad_is(model, give):
+    """The gradient of the first weight is replaced."""
+    return adds_up(model, {5: lambda _: setattr(model[0].weight, "grad", give(model))})
 
 
 @case
 def grad_is_one_tensor_for_two():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
-    optimizer = sgd(model)
-
-    def body(x, y):
-        functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-    def change():
-        model[0].weight.grad = model[1].weight.grad
-
-    return Play(body, [model, optimizer], {5: change}, pairs(9))
+    return grad_is(model, lambda model: model[1].weight.grad)
 
 
-@case
-def grad_that_is_the_parameter_itself():
-    model = net()
-    optimizer = sgd(model)
-
-    def body(x, y):
-        functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-    def change():
-        model[0].weight.grad = model[0].weight.detach()
-
-    return Play(body, [model, optimizer], {5: change}, pairs(9))
-
-
-@case
-def grad_with_other_strides():
-    model = net()
-    optimizer = sgd(model)
-
-    def body(x, y):
-        functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-    def change():
-        model[0].weight.grad = torch.randn(4, 3).t()
-
-    return Play(body, [model, optimizer], {5: change}, pairs(9))
+case.rows(
+    {
+        "grad_that_is_the_parameter_itself": lambda: grad_is(
+            net(), lambda model: model[0].weight.detach()
+        ),
+        "grad_with_other_strides": lambda: grad_is(net(), lambda model: torch.randn(4, 3).t()),
+    },
+)
 
 
 @case
@@ -341,37 +260,8 @@ def grad_accumulates_without_zero_grad():
     def keep():
         kept.append(model[0].weight.grad)
 
-    return Play(body, [model, kept], dict.fromkeys(range(3, 9), keep))
-
-
-@case(forms="step")
-def grad_zeroed_in_place_outside():
-    model = net()
-
-    def body(x, y):
-        loss = functional.mse_loss(model(x), y)
-        loss.backward()
-        return loss
-
-    def zero():
-        model.zero_grad(set_to_none=False)
-
-    return Play(body, [model], {4: zero, 6: model.zero_grad}, pairs(10))
-
-
-@case
-def some_grads_none():
-    model = net()
-    optimizer = sgd(model)
-
-    def body(x, y):
-        functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-    def change():
-        model[0].weight.grad = None
-
-    return Play(body, [model, optimizer], {4: change, 7: change}, pairs(10))
+    zero = {6: partial(model.zero_grad, set_to_none=False), 9: model.zero_grad}
+    return Play(body, [model, kept], {**dict.fromkeys((3, 4, 5, 8), keep), **zero}, pairs(12))
 
 
 @case(forms="step")

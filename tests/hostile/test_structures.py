@@ -13,10 +13,7 @@ import torch
 from torch import nn
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    singles,
-)
+from tests.hostile.plays import Play, singles
 from torchgraph.errors import DataDependent, NoProgram
 
 case = Cases()
@@ -41,11 +38,6 @@ def returns(give, watched=(), before=None, calls=None):
 
 
 @case
-def named_tuples_and_dataclasses():
-    return returns(lambda x: (Pair(x * 2, None), Out(x.sum(), x + 1, (x * 3, "text"))))
-
-
-@case
 def mappings():
     def give(x):
         counted = defaultdict(list, a=[x * 2])
@@ -55,56 +47,31 @@ def mappings():
 
 
 @case
-def odd_containers():
-    return returns(lambda x: (deque([x * 2], maxlen=3), SimpleNamespace(loss=x.sum(), n=3)))
-
-
-@case
-def a_user_dict():
-    return returns(lambda x: UserDict(loss=x.sum()))
-
-
-@case
-def a_set_of_tensors():
-    return returns(lambda x: len({x * 1, x * 2}))
-
-
-@case
-def a_mapping_proxy():
-    return returns(lambda x: dict(MappingProxyType({"a": x * 2})))
-
-
-@case
-def plain_values():
-    return returns(lambda x: (None, True, 3, 2.5, "text", b"bytes", 1j, x.shape, x.dtype, ...))
-
-
-@case
 def nothing():
     held = torch.zeros(())
     return returns(lambda x: held.add_(x.sum()) and None, [held])
 
 
-@case
-def a_number_of_the_shape():
-    calls = [(torch.randn(3 + number % 2, 4),) for number in range(12)]
-    return returns(lambda x: (len(x), x.numel(), str(x.shape)), calls=calls)
-
-
-@case
-def a_module_and_a_function():
-    model = nn.Linear(4, 2)
-    return returns(lambda x: (model(x), type(model).__name__, len(list(model.parameters()))))
-
-
-@case
-def a_distribution():
-    return returns(lambda x: torch.distributions.Normal(x.mean(), 1.0).loc)
-
-
-@case
-def max_with_its_indices():
-    return returns(lambda x: (x.max(1), x.sort(0), torch.topk(x, 2), x.unique().shape[0] > 0))
+case.rows(
+    {
+        "named_tuples_and_dataclasses": lambda: returns(
+            lambda x: (Pair(x * 2, None), Out(x.sum(), x + 1, (x * 3, "text")))
+        ),
+        "odd_containers": lambda: returns(
+            lambda x: (deque([x * 2], maxlen=3), SimpleNamespace(loss=x.sum(), n=3))
+        ),
+        "a_user_dict": lambda: returns(lambda x: UserDict(loss=x.sum())),
+        "a_set_of_tensors": lambda: returns(lambda x: len({x * 1, x * 2})),
+        "a_mapping_proxy": lambda: returns(lambda x: dict(MappingProxyType({"a": x * 2}))),
+        "plain_values": lambda: returns(
+            lambda x: (None, True, 3, 2.5, "text", b"bytes", 1j, x.shape, x.dtype, ...)
+        ),
+        "a_distribution": lambda: returns(lambda x: torch.distributions.Normal(x.mean(), 1.0).loc),
+        "max_with_its_indices": lambda: returns(
+            lambda x: (x.max(1), x.sort(0), torch.topk(x, 2), x.unique().shape[0] > 0)
+        ),
+    },
+)
 
 
 @case
@@ -115,51 +82,6 @@ def an_object_made_anew():
             self.doubled = value * 2
 
     return returns(lambda x: Result(x.sum()))
-
-
-@case(forms="step")
-def an_object_that_is_kept():
-    result = SimpleNamespace(loss=None)
-
-    def give(x):
-        result.loss = x.sum()
-        return result
-
-    return returns(give, [result])
-
-
-@case(forms="step")
-def a_list_that_is_kept():
-    results = [None, None]
-
-    def give(x):
-        results[0] = x.sum()
-        results[1] = x.sum() * 2
-        return results
-
-    return returns(give, [results])
-
-
-@case(forms="step")
-def a_list_that_grows_outside():
-    log = []
-
-    def give(x):
-        log.append(x.sum())
-        return torch.stack(log[-1:])
-
-    return returns(give, [log])
-
-
-@case
-def a_list_that_grows_and_is_read():
-    log = []
-
-    def give(x):
-        log.append(x.sum())
-        return torch.stack(log).mean()
-
-    return returns(give, [log])
 
 
 @case(forms="step")
@@ -175,17 +97,6 @@ def a_dict_that_is_filled_by_name():
 
 
 @case(forms="step")
-def a_list_cleared_by_the_caller():
-    log = []
-
-    def give(x):
-        log.append(x.sum())
-        return x + 1
-
-    return returns(give, [log], dict.fromkeys((3, 5, 6), log.clear))
-
-
-@case(forms="step")
 def a_list_replaced_by_the_caller():
     held = SimpleNamespace(log=[])
 
@@ -194,29 +105,6 @@ def a_list_replaced_by_the_caller():
         return x + 1
 
     return returns(give, [held], {n: lambda: setattr(held, "log", []) for n in (3, 5, 6)})
-
-
-@case(forms="step")
-def a_deque_with_a_length():
-    log = deque(maxlen=3)
-
-    def give(x):
-        log.append(x.sum())
-        return x + 1
-
-    return returns(give, [log])
-
-
-@case(forms="step")
-def a_dict_of_lists_that_grow():
-    log = defaultdict(list)
-
-    def give(x):
-        log["sum"].append(x.sum())
-        log["mean"].append(x.mean())
-        return x + 1
-
-    return returns(give, [log])
 
 
 @case(forms="step")
@@ -234,11 +122,6 @@ def numbers_added_up_as_tensors():
 
 
 @case
-def item_returned():
-    return returns(lambda x: x.sum().item())
-
-
-@case
 def item_of_what_does_not_move():
     constant = torch.tensor(3.0)
     return returns(lambda x: (x + 1, constant.item()), before={5: lambda: constant.add_(1)})
@@ -249,27 +132,18 @@ def text_of_a_tensor():
     return returns(lambda x: (x + 1, f"{x.sum():.3f}"))
 
 
-@case(refused=DataDependent)
-def repr_of_a_small_tensor():
-    held = torch.zeros(2)
-    return returns(lambda x: (x + 1, repr(held)), before={5: lambda: held.add_(1)})
-
-
-@case
-def tolist_returned():
-    return returns(lambda x: x.argmax(1).tolist())
+case.rows(
+    {
+        "item_returned": lambda: returns(lambda x: x.sum().item()),
+        "tolist_returned": lambda: returns(lambda x: x.argmax(1).tolist()),
+    },
+)
 
 
 @case
 def tolist_of_what_seldom_moves():
     calls = [(torch.tensor([0.0, float(n >= 5)]),) for n in range(12)]
     return returns(lambda x: (x * 2, x.argmax(0).tolist(), bool(x[1])), calls=calls)
-
-
-@case
-def length_of_a_selection():
-    calls = [(torch.arange(6.0) + (n > 4),) for n in range(12)]
-    return returns(lambda x: (x[x > 2], int((x > 2).sum())), calls=calls)
 
 
 @case
@@ -357,39 +231,6 @@ def losses_collected_and_cleared():
         return total
 
     return returns(give, [losses])
-
-
-@case(forms="step")
-def an_average_that_begins_with_none():
-    held = SimpleNamespace(average=None)
-
-    def give(x):
-        held.average = x if held.average is None else 0.9 * held.average + 0.1 * x
-        return held.average
-
-    return returns(give, [held])
-
-
-@case(forms="step")
-def a_new_dict_every_time():
-    held = SimpleNamespace(last={})
-
-    def give(x):
-        held.last = {"sum": x.sum(), "mean": x.mean()}
-        return x + 1
-
-    return returns(give, [held])
-
-
-@case(forms="step")
-def a_new_tuple_every_time():
-    held = SimpleNamespace(last=())
-
-    def give(x):
-        held.last = (x.sum(), {"mean": x.mean()})
-        return x + 1
-
-    return returns(give, [held])
 
 
 @pytest.mark.parametrize("case", case)

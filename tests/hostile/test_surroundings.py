@@ -9,30 +9,13 @@ import torch
 from torch.nn import functional
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    singles,
-    trains,
-)
+from tests.hostile.plays import Play, net, singles, trains
 from torchgraph.errors import NoProgram
 
 case = Cases()
 
 
 # --- in-place, views, shapes ----------------------------------------------------------------------
-
-
-@case
-def a_view_of_a_parameter_updated():
-    model = net()
-    row = model[0].weight.detach()[1]
-
-    def body(x):
-        row.mul_(0.9)
-        return model(x)
-
-    return Play(body, [model, row], calls=singles())
 
 
 @case
@@ -75,17 +58,6 @@ def a_bias_that_grows():
 
 
 @case
-def a_memory_that_grows_up_to_a_size():
-    held = {"memory": torch.zeros(1, 4)}
-
-    def body(x):
-        held["memory"] = torch.cat([held["memory"], x[:1]])[-4:]
-        return held["memory"].sum(0)
-
-    return Play(body, [held], calls=singles(12))
-
-
-@case
 def a_buffer_resized():
     buffer = torch.zeros(2, 4)
 
@@ -105,17 +77,6 @@ def a_tensor_set_to_other_memory():
         return held * 2
 
     return Play(body, [held, other], {5: lambda: held.set_(other)}, calls=singles())
-
-
-@case
-def a_global_tensor_rebound_to_a_view():
-    held = {"h": torch.zeros(4)}
-
-    def body(x):
-        held["h"] = held["h"] * 0.5 + x.mean(0)
-        return held["h"]
-
-    return Play(body, [held], {5: lambda: held.update(h=torch.ones(3, 4)[1])}, calls=singles())
 
 
 @case(forms="step")
@@ -248,14 +209,6 @@ def an_attribute_of_an_input():
     for number, (x,) in enumerate(calls):
         x.scale = 1.0 if number < 5 else 2.0
     return Play(lambda x: x * x.scale, calls=calls)
-
-
-@case
-def a_tensor_in_an_attribute_of_an_input():
-    calls = [(torch.randn(5, 4),) for _ in range(9)]
-    for (x,) in calls:
-        x.mask = torch.rand(5, 4) > 0.5
-    return Play(lambda x: x * x.mask, calls=calls)
 
 
 @case

@@ -12,26 +12,12 @@ from torch.nn import functional
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    adam,
-    around_step,
-    net,
-    pairs,
-    sgd,
-)
+from tests.hostile.plays import Play, adam, around_step, net, pairs, sgd
 
 case = Cases()
 
 
 # --- gradients before the update ------------------------------------------------------------------
-
-
-@case
-def norm_clipped():
-    model = net()
-    clip = lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # noqa: E731
-    return around_step(model, adam(model), before=clip)
 
 
 @case
@@ -50,16 +36,6 @@ def norm_clipped_by_the_norms_seen_so_far():
         most = sum(norms[-5:]) / len(norms[-5:]) if norms else 1.0
         norm = nn.utils.clip_grad_norm_(model.parameters(), most)
         norms.append(norm.item())
-
-    return around_step(model, sgd(model), before=clip, watched=[norms], number=14)
-
-
-@case(forms="step")
-def norm_clipped_as_lightning_of_tensors_kept():
-    model, norms = net(), []
-
-    def clip():
-        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1))
 
     return around_step(model, sgd(model), before=clip, watched=[norms])
 
@@ -83,17 +59,6 @@ def an_update_skipped_for_its_norm():
 
 
 @case
-def noise_on_gradients():
-    model = net()
-
-    def noise():
-        for one in model.parameters():
-            one.grad.add_(torch.randn_like(one.grad), alpha=0.1)
-
-    return around_step(model, sgd(model), before=noise)
-
-
-@case
 def gradients_replaced():
     model = net()
 
@@ -104,7 +69,7 @@ def gradients_replaced():
     return around_step(model, sgd(model), before=signs)
 
 
-@case
+@case(slow=True)
 def gradients_dropped_by_their_size():
     model = net()
 
@@ -116,39 +81,7 @@ def gradients_dropped_by_their_size():
     return around_step(model, sgd(model), before=drop, number=14)
 
 
-@case
-def gradients_projected():
-    model = net()
-    optimizer = sgd(model)
-
-    def step(x, y):
-        out = model(x)
-        first = torch.autograd.grad(
-            out[:, 0].square().mean(), model.parameters(), retain_graph=True
-        )
-        second = torch.autograd.grad(functional.mse_loss(out, y), model.parameters())
-        for one, left, right in zip(model.parameters(), first, second, strict=True):
-            dot = (left * right).sum()
-            one.grad = torch.where(dot < 0, left + right - dot * right, left + right)
-        optimizer.step()
-
-    return Play(step, [model, optimizer])
-
-
 # --- weights after the update ---------------------------------------------------------------------
-
-
-@case
-def an_average_by_deepcopy():
-    model = net()
-    average = copy.deepcopy(model)
-
-    def after():
-        with torch.no_grad():
-            for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
-                slow.mul_(0.9).add_(fast, alpha=0.1)
-
-    return around_step(model, sgd(model), after, watched=[average])
 
 
 @case
@@ -178,7 +111,7 @@ def an_average_in_a_dict():
     return around_step(model, sgd(model), after, watched=[shadow])
 
 
-@case
+@case(slow=True)
 def the_average_swapped_in_to_evaluate():
     model = net()
     shadow = {name: one.detach().clone() for name, one in model.named_parameters()}
@@ -213,7 +146,7 @@ def averaged_model_started_late():
     return around_step(model, sgd(model), after, watched=[average], between=between, number=12)
 
 
-@case
+@case(slow=True)
 def swa_with_its_plain_mean():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     average, optimizer = AveragedModel(model), sgd(model)
@@ -241,13 +174,6 @@ def lookahead():
                     one.copy_(anchor)
 
     return around_step(model, sgd(model), after, watched=[slow, held], number=16)
-
-
-@case
-def weights_kept_in_a_range():
-    model = net()
-    after = lambda: [one.data.clamp_(-0.3, 0.3) for one in model.parameters()]  # noqa: E731
-    return around_step(model, sgd(model), after)
 
 
 @case
@@ -300,14 +226,6 @@ def the_best_weights_kept():
         return loss
 
     return Play(step, [model, optimizer, held], calls=pairs(16, rows=2))
-
-
-@case
-def pruned_by_a_mask_that_is_replaced():
-    model, held = net(), SimpleNamespace(mask=torch.ones(3, 4))
-    after = lambda: model[0].weight.data.mul_(held.mask)  # noqa: E731
-    change = {5: lambda: setattr(held, "mask", (torch.rand(3, 4) > 0.5).float())}
-    return around_step(model, sgd(model), after, between=change)
 
 
 @pytest.mark.parametrize("case", case)

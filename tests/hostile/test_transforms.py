@@ -8,21 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.autograd import Function, forward_ad
-from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
+from torch.autograd import Function
+from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 
 import torchgraph as tg
 from tests.hostile.kit import Cases
-from tests.hostile.plays import (
-    Play,
-    net,
-    pairs,
-    sgd,
-    singles,
-    trains,
-)
+from tests.hostile.plays import Play, net, pairs, sgd, singles, trains
 from torchgraph.errors import NestedGraph
 
 case = Cases()
@@ -69,19 +62,13 @@ def gradients_per_sample():
     return Play(step, [model])
 
 
-@case
-def vmapped_draws():
-    return draws(lambda x: vmap(lambda row: row + torch.rand(4), randomness="different")(x))
-
-
-@case
-def dropout_in_a_gradient():
-    return draws(lambda x: grad(lambda x: functional.dropout(x).square().mean())(x))
-
-
-@case
-def dropout_in_a_vmap():
-    return draws(lambda x: vmap(functional.dropout, randomness="different")(x))
+case.rows(
+    {
+        "dropout_in_a_vmap": lambda: draws(
+            lambda x: vmap(functional.dropout, randomness="different")(x)
+        ),
+    },
+)
 
 
 @case
@@ -96,28 +83,7 @@ def forward_mode():
     return draws(lambda x: jvp(model, (x,), (torch.ones_like(x),)))
 
 
-@case
-def dual_numbers():
-    model = net()
-
-    def step(x):
-        with forward_ad.dual_level():
-            out = model(forward_ad.make_dual(x, torch.ones_like(x)))
-            return forward_ad.unpack_dual(out).tangent
-
-    return draws(step)
-
-
-@case
-def a_vjp_kept():
-    def step(x):
-        out, back = vjp(torch.sin, x)
-        return out, back(torch.ones_like(out))
-
-    return draws(step)
-
-
-@case
+@case(slow=True)
 def maml():
     model = net()
     optimizer = sgd(model)
@@ -156,7 +122,7 @@ class Reverse(Function):
         return -grad * ctx.by * Reverse.factor, None
 
 
-@case
+@case(slow=True)
 def a_function_of_ones_own():
     model, held = net(), SimpleNamespace(by=1.0)
     loss = lambda x, y: functional.mse_loss(model[2](Reverse.apply(model[0](x), held.by)), y)  # noqa: E731
@@ -251,29 +217,6 @@ def a_step_in_a_step():
     return Play(lambda x: inner(x) + 1, calls=singles())
 
 
-@case(refused=NestedGraph)
-def a_graph_in_a_step():
-    class Inner(tg.Graph):
-        def build(self, x):
-            return x * 2
-
-    inner = Inner()
-    return Play(lambda x: inner(x) + 1, calls=singles())
-
-
-@case
-def recursion():
-    def power(x, n):
-        return x if n == 0 else power(x, n - 1) * 2
-
-    held = SimpleNamespace(depth=3)
-    return Play(
-        lambda x: power(x, held.depth),
-        before={5: lambda: setattr(held, "depth", 5)},
-        calls=singles(),
-    )
-
-
 @case
 def a_generator_inside():
     def halves(x):
@@ -282,6 +225,16 @@ def a_generator_inside():
             yield x
 
     return Play(lambda x: sum(one.sum() for one in halves(x)), calls=singles())
+
+
+@case(refused=NestedGraph)
+def a_graph_in_a_step():
+    class Inner(tg.Graph):
+        def build(self, x):
+            return x * 2
+
+    inner = Inner()
+    return Play(lambda x: inner(x) + 1, calls=singles())
 
 
 @pytest.mark.parametrize("case", case)

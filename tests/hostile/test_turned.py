@@ -63,29 +63,20 @@ def _to_the_other_end(window: Any, x: Any) -> None:
     window.append(window.popleft())
 
 
-@case(forms="step")
-def a_window_that_is_turned():
-    return _window(_to_the_other_end, 0, 0, 0, most=4)
-
-
-@case(forms="step")
-def a_window_that_is_turned_and_refilled():
-    return _window(_to_the_other_end, 0, 2, 0, most=4, refill=True)
-
-
-@case(forms="step")
-def the_first_of_a_full_window():
-    return _window(lambda window, x: window.__setitem__(0, x * 2), 2, 1, 0, most=3)
-
-
-@case(forms="step")
-def a_full_window_the_other_way_round():
-    return _window(lambda window, x: window.reverse(), 0, 1, 2, most=3)
-
-
-@case(forms="step")
-def a_full_window_by_one():
-    return _window(lambda window, x: window.rotate(), 0, 1, 2, most=3, refill=True)
+case.rows(
+    {
+        "a_window_that_is_turned_and_refilled": lambda: _window(
+            _to_the_other_end, 0, 2, 0, most=4, refill=True
+        ),
+        "a_full_window_the_other_way_round": lambda: _window(
+            lambda window, x: window.reverse(), 0, 1, 2, most=3
+        ),
+        "a_full_window_by_one": lambda: _window(
+            lambda window, x: window.rotate(), 0, 1, 2, most=3, refill=True
+        ),
+    },
+    forms="step",
+)
 
 
 @case(forms="step", serves=True)
@@ -162,24 +153,6 @@ def _partly(held: Any, read: Any, put: Any) -> Play:
         return x + read(held)
 
     return Play(step, [held], {5: put, 8: put}, singles(12))
-
-
-@case(forms="step", serves=True)
-def a_list_of_which_the_loop_replaces_the_last():
-    held = _tensors(1, 2, 3)
-    return _partly(held, sum, lambda: held.__setitem__(2, torch.full((5, 4), 7.0)))
-
-
-@case(forms="step", serves=True)
-def a_list_that_the_loop_refills():
-    held = _tensors(1, 2, 3)
-    return _partly(held, torch.stack, lambda: held.__setitem__(slice(1, None), _tensors(8, 9)))
-
-
-@case(forms="step", serves=True)
-def a_list_that_a_function_reads():
-    held = _tensors(1, 2, 3)
-    return _partly(held, lambda some: some[-1], lambda: held.__setitem__(2, torch.ones(5, 4)))
 
 
 @case(forms="step", serves=True)

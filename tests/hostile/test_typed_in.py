@@ -49,19 +49,14 @@ def _heads(file: str) -> Play:
     return Play(step, [heads], {8: replace}, calls)
 
 
-@case(forms="step", serves=True)
-def a_module_that_the_loop_replaces_in_a_list():
-    return _heads("<stdin>")
-
-
-@case(forms="step", serves=True)
-def a_module_that_the_loop_replaces_in_a_notebook():
-    return _heads("<ipython-input-1>")
-
-
-@case(forms="step", serves=True)
-def a_module_that_the_loop_replaces_in_what_is_executed():
-    return _heads("<string>")
+case.rows(
+    {
+        "a_module_that_the_loop_replaces_in_a_list": lambda: _heads("<stdin>"),
+        "a_module_that_the_loop_replaces_in_a_notebook": lambda: _heads("<ipython-input-1>"),
+    },
+    forms="step",
+    serves=True,
+)
 
 
 @case(forms="step", serves=True)

@@ -20,17 +20,6 @@ case = Cases()
 
 
 @case(forms="step", serves=True)
-def the_oldest_of_a_window_of_tensors():
-    window = deque(maxlen=3)
-
-    def step(x):
-        window.append(x * 2)
-        return window[0] + 1
-
-    return Play(step, [window], {}, singles(10))
-
-
-@case(forms="step", serves=True)
 def a_window_of_tensors_that_the_loop_empties():
     window = deque(maxlen=3)
 
@@ -57,29 +46,16 @@ def _appends(read: Any):
     return Play(step, [kept], {5: replace, 8: clear, 12: clear}, singles(18))
 
 
-@case(forms="step")
-def the_first_of_a_list_that_grows():
-    return _appends(lambda kept: kept[0])
-
-
-@case(forms="step")
-def the_last_of_a_list_that_grows():
-    return _appends(lambda kept: kept[-1])
-
-
-@case(forms="step")
-def the_last_but_one_of_a_list_that_grows():
-    return _appends(lambda kept: kept[-2] if kept[1:] else kept[-1])
-
-
-@case(forms="step")
-def the_second_of_a_list_that_grows():
-    return _appends(lambda kept: kept[min(1, len(kept) - 1)])
-
-
-@case(forms="step")
-def all_of_a_list_that_grows():
-    return _appends(lambda kept: sum(kept))
+case.rows(
+    {
+        "the_last_of_a_list_that_grows": lambda: _appends(lambda kept: kept[-1]),
+        "the_last_but_one_of_a_list_that_grows": lambda: _appends(
+            lambda kept: kept[-2] if kept[1:] else kept[-1]
+        ),
+        "all_of_a_list_that_grows": lambda: _appends(lambda kept: sum(kept)),
+    },
+    forms="step",
+)
 
 
 @case(forms="step", serves=True)
@@ -210,42 +186,6 @@ def an_argument_that_is_the_last_one():
     return Play(step, [held], {}, [*first, *again, *first[:3]])
 
 
-# --- how a tensor lies, and what hangs on it ------------------------------------------------------
-
-
-def _lies(look: Any, *changes: Any) -> Play:
-    held = SimpleNamespace(t=torch.zeros(3))
-    before = {5 + 3 * number: setting(held, "t", one) for number, one in enumerate(changes)}
-    return Play(lambda x: x * look(held.t), [held], before, singles(8 + 3 * len(changes)))
-
-
-@case(forms="step", serves=True)
-def whether_it_is_contiguous():
-    return _lies(lambda t: t.is_contiguous() + 1, torch.zeros(6)[::2], torch.zeros(3))
-
-
-@case(forms="step", serves=True)
-def where_it_begins():
-    return _lies(lambda t: t.storage_offset(), torch.zeros(6)[2:5], torch.zeros(3))
-
-
-@case(forms="step", serves=True)
-def its_strides():
-    return _lies(lambda t: t.stride(0), torch.zeros(6)[::2], torch.zeros(3))
-
-
-@case(forms="step", serves=True)
-def whether_it_is_a_leaf():
-    return _lies(lambda t: t.is_leaf + 1, torch.zeros(3, requires_grad=True) * 2)
-
-
-@case(forms="step", serves=True)
-def whether_it_has_a_gradient():
-    given = torch.zeros(3, requires_grad=True)
-    given.grad = torch.zeros(3)
-    return _lies(lambda t: 1 if t.grad is None else 2, nn.Parameter(torch.zeros(3)), given)
-
-
 @case(forms="step", serves=True)
 def the_rows_that_a_slice_tells():
     held = SimpleNamespace(rows=slice(0, 2))
@@ -286,16 +226,6 @@ def _applied(attribute, other):
 
 
 @case(forms="step", serves=True)
-def another_backward_of_a_function():
-    return _applied("backward", lambda ctx, grad: grad * 7)
-
-
-@case(forms="step", serves=True)
-def another_forward_of_a_function():
-    return _applied("forward", lambda ctx, x: x * 5)
-
-
-@case(forms="step", serves=True)
 def attributes_put_on_arguments():
     calls = singles(8, 3)
 
@@ -318,9 +248,15 @@ def _sized(x: Any) -> Play:
     return Play(lambda rows: model(rows), [model, lambda: vars(model).get("rows")], before, x)
 
 
-@case(forms="step", serves=True)
-def an_attribute_that_a_module_writes_first():
-    return _sized(singles(12))
+case.rows(
+    {
+        "another_backward_of_a_function": lambda: _applied("backward", lambda ctx, grad: grad * 7),
+        "another_forward_of_a_function": lambda: _applied("forward", lambda ctx, x: x * 5),
+        "an_attribute_that_a_module_writes_first": lambda: _sized(singles(12)),
+    },
+    forms="step",
+    serves=True,
+)
 
 
 @case(forms="step", serves=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support import thinned
 from torchgraph.testing import Setup, assert_parity
 
 SHAPE = (3, 8, 5)
@@ -29,8 +30,12 @@ class Waves(nn.Module):
         return torch.view_as_real(written.mul(product.cos())).pow(2).sum((0, 1, 3))
 
 
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize(
+    "dtype", thinned([torch.complex64, torch.complex128], keep=[torch.complex64])
+)
+@pytest.mark.parametrize(
+    "name", thinned(["SGD", "Adam", "AdamW", "Adagrad"], keep=["SGD", "AdamW"])
+)
 def test_steps_are_bitwise_eager(name: str, dtype: torch.dtype) -> None:
     def make() -> Setup:
         model = Waves(dtype)

@@ -10,6 +10,7 @@ from tests import support
 from tests.parity.models import ConvNet, Mlp, batches, cross_entropy, setup
 from tests.parity.test_optimizers import CAPTURES, ELEMENTWISE, LATE
 from tests.parity.test_param_groups import both, grouped
+from tests.support import thinned
 from torchgraph.capture.functional import functionalize
 from torchgraph.errors import UnsupportedOptimizer
 from torchgraph.testing import Setup, assert_parity, counters
@@ -55,8 +56,12 @@ def calls(program, name):
 # --- fused ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [Mlp, ConvNet])
-@pytest.mark.parametrize("name", FUSED)
+OFTEN = ("Adagrad, decay", "Adam, amsgrad", "AdamW, all", "SGD", "SGD, dampening", "SGD, nesterov")
+"""Of `make test`: each kernel, with the settings that add most to its arguments."""
+
+
+@pytest.mark.parametrize("model", thinned([Mlp, ConvNet], keep=[Mlp]))
+@pytest.mark.parametrize("name", thinned(FUSED, keep=OFTEN))
 def test_five_fused_steps_are_bitwise_eager(name, model):
     make = flagged(FUSED[name], fused=True)
     recorded = 2 + (name in LATE)
@@ -68,7 +73,7 @@ def test_five_fused_steps_are_bitwise_eager(name, model):
     assert all(calls(program, "_fused_") for program in programs(graph))
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", thinned(FUSED, keep=["AdamW, all", "SGD, momentum"]))
 def test_the_general_functionalization_serves_too(name, monkeypatch):
     monkeypatch.setattr(functionalize, "functional_form", lambda graph, mode: None)
     make = flagged(FUSED[name], fused=True)
@@ -111,8 +116,11 @@ def test_one_call_for_each_group_and_dtype():
     assert len(calls(programs(graph)[0], "_fused_adamw")) == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "dtype",
+    thinned([torch.float64, torch.bfloat16, torch.float16], keep=[torch.float64, torch.bfloat16]),
+)
+@pytest.mark.parametrize("kind", thinned(KINDS, keep=["_fused_adamw", "_fused_sgd"]))
 def test_other_dtypes(kind, dtype):
     def make():
         model = Mlp().to(dtype)
@@ -190,7 +198,7 @@ def alternate(make, pattern):
     return made, losses
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS, keep=["_fused_adamw", "_fused_sgd"]))
 @pytest.mark.parametrize("pattern", ["ggeegg", "eeggeg"])
 def test_eager_and_graph_by_turns(kind, pattern):
     momentum = {"momentum": 0.9} if kind == "_fused_sgd" else {}
@@ -337,10 +345,15 @@ def test_the_functional_op_returns_what_the_other_writes(kind):
 # --- foreach --------------------------------------------------------------------------------------
 
 
+FOREACH = ("Adafactor", "Adamax, decay", "AdamW, amsgrad", "ASGD", "NAdam, decoupled", "RAdam")
+FOREACH += ("RMSprop, both", "SGD, nesterov")
+"""Of `make test`."""
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("name", thinned(ELEMENTWISE, keep=FOREACH))
 def test_five_foreach_steps_are_bitwise_eager(name, dtype):
     def make():
         model = Mlp().to(dtype)

@@ -44,11 +44,13 @@ def test_its_steps_are_eagers(idiom, monkeypatch):
     assert_steps_are_eagers(idiom)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idiom", IDIOMS, ids=_name)
 def test_eager_itself_repeats_bit_by_bit_and_learns(idiom):
     assert_eager_is_sound(idiom)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idiom", IDIOMS, ids=_name)
 def test_each_step_has_data_of_its_own(idiom):
     batches = idiom.batches()

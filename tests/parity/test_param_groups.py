@@ -120,7 +120,6 @@ def clip(groups):
         {"clip_grad_max_norm": 0.05},
         {"clip_grad_norm_type": 1.0},
         {"clip_grad_max_norm": 0.05, "clip_grad_norm_type": float("inf")},
-        {"clip_grad_max_norm": 0.05, "clip_grad_norm_type": 1},
         {"clip_grad_max_norm": 0.05, "clip_grad_norm_type": 3.5},
         {"clip_grad_max_norm": 100.0},
     ],
@@ -229,7 +228,6 @@ def moving_rmsprop(number, optimizer):
     ("make", "change"),
     [
         (lambda g: optim.AdamW(g, lr=0.1, weight_decay=0.1), moving_adam),
-        (lambda g: optim.Adam(g, lr=0.1, weight_decay=0.1), moving_adam),
         (lambda g: optim.NAdam(g, lr=0.1, weight_decay=0.1), moving_adam),
         (lambda g: optim.SGD(g, lr=0.1, momentum=0.9, dampening=0.05), moving_sgd),
         (lambda g: optim.RMSprop(g, lr=0.01), moving_rmsprop),

@@ -11,6 +11,7 @@ from torch.optim import lr_scheduler as sch
 
 import torchgraph as tg
 from tests.parity.models import Mlp, batches, cross_entropy, setup
+from tests.support import thinned
 from torchgraph.errors import NotAnOptimizer, SchedulerNeedsLoss, SchedulerSteppedTwice
 from torchgraph.testing import Setup, assert_parity, counters
 
@@ -55,8 +56,12 @@ def moving_momentum(optimizer):
     return sch.CyclicLR(optimizer, 0.01, 0.2, step_size_up=5, cycle_momentum=True)
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
-@pytest.mark.parametrize("make", [sgd, adam])
+OFTEN = ("ChainedScheduler", "CyclicLR", "LambdaLR", "OneCycleLR", "SequentialLR", "StepLR")
+"""Of `make test`: those of others, that move a momentum, by a function of the user's, by a step."""
+
+
+@pytest.mark.parametrize("name", thinned(SCHEDULERS, keep=OFTEN))
+@pytest.mark.parametrize("make", [sgd, pytest.param(adam, marks=pytest.mark.slow)])
 def test_thirty_steps_are_bitwise_eager(name, make):
     # Adam's momentum is a beta.
     schedule = moving_momentum if name == "CyclicLR" and make is adam else SCHEDULERS[name]
@@ -201,9 +206,12 @@ def through_a_file(state):
     return torch.load(file, weights_only=False)
 
 
-@pytest.mark.parametrize("name", ["StepLR", "ChainedScheduler", "SequentialLR", "OneCycleLR"])
-@pytest.mark.parametrize("kept", [copy.deepcopy, through_a_file])
-@pytest.mark.parametrize("order", [(3, 6), (6, 3), (3, 3)])
+LOADED = ("StepLR", "ChainedScheduler", "SequentialLR", "OneCycleLR")
+
+
+@pytest.mark.parametrize("name", thinned(LOADED, keep=["ChainedScheduler", "OneCycleLR"]))
+@pytest.mark.parametrize("kept", thinned([copy.deepcopy, through_a_file], keep=[copy.deepcopy]))
+@pytest.mark.parametrize("order", [(3, 6), (6, 3), pytest.param((3, 3), marks=pytest.mark.slow)])
 def test_a_state_that_is_loaded_between_two_calls(name, kept, order):
     """Of earlier, of later, of now: each part by its own ``load_state_dict``, as in scripts."""
 

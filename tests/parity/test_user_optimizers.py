@@ -183,39 +183,27 @@ class LateSharedCounter(torch.optim.Optimizer):
                 parameter.add_(parameter.grad, alpha=-group["lr"] / shared["step"])
 
 
-ALL = [
-    CountsInPython,
-    LateSharedCounter,
-    Lookahead,
-    Noisy,
-    Replaces,
-    SharedCounter,
-    Sign,
-    StateInGroups,
-    Warmup,
-]
+SERVED = {
+    CountsInPython: (1, 7),  # its state is made by the first step
+    LateSharedCounter: None,
+    Lookahead: None,
+    Noisy: (1, 8),
+    Replaces: None,
+    SharedCounter: (1, 8),
+    Sign: (1, 8),
+    StateInGroups: (1, 8),
+    Warmup: (2, 6),  # one each side of the branch
+}
+"""Programs that ten steps need, and the steps that they serve; None: not looked at."""
 
 
 @pytest.mark.parametrize("model", thinned([Mlp, ConvNet], keep=[Mlp]))
-@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("make", SERVED)
 def test_ten_steps_are_bitwise_eager(make, model):
+    captures, replays = counters.captures, counters.replays
     assert_parity(setup(model, make), batches(model, 10))
-
-
-@pytest.mark.parametrize(
-    ("make", "captures", "replays"),
-    [
-        (CountsInPython, 1, 7),  # its state is made by the first step
-        (StateInGroups, 1, 8),
-        (Sign, 1, 8),
-        (Noisy, 1, 8),
-        (Warmup, 2, 6),  # one each side of the branch
-        (SharedCounter, 1, 8),
-    ],
-)
-def test_programs_that_ten_steps_need(make, captures, replays):
-    with counters.expect(captures=captures, replays=replays):
-        assert_parity(setup(Mlp, make), batches(Mlp, 10))
+    found = counters.captures - captures, counters.replays - replays
+    assert SERVED[make] in (None, found)
 
 
 def of_its_own(form, make):

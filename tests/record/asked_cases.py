@@ -12,7 +12,6 @@ import operator
 import os
 import random
 import sys
-import types
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -161,12 +160,6 @@ def rare(draw: Callable[[], float]) -> Callable[[], float]:
 
 
 @case(eager="draws from a Generator of its own")
-def numpys_generator_in_an_attribute(path):
-    held = types.SimpleNamespace(rng=np.random.default_rng(40))
-    return weighs(rare(lambda: held.rng.random()))
-
-
-@case(eager="draws from a Generator of its own")
 def numpys_generator_in_a_list_in_a_dict(path):
     held = {"a": [np.random.default_rng(40)]}
     return weighs(rare(lambda: held["a"][0].random()))
@@ -182,12 +175,6 @@ def numpys_older_generator(path):
 def pythons_generator(path):
     own = random.Random(3)
     return weighs(rare(lambda: own.random()))
-
-
-@case(eager="draws from a Generator of its own")
-def a_bound_draw(path):
-    draw = np.random.default_rng(40).random
-    return weighs(rare(lambda: draw()))
 
 
 @case(eager="draws from a Random of its own")
@@ -253,14 +240,6 @@ def the_seed_of_torch(path):
 
 
 @case()
-def a_variable(path):
-    os.environ["WEIGHT"] = "1"
-    return weighs(
-        lambda: float(os.environ["WEIGHT"]), lambda: os.environ.__setitem__("WEIGHT", "2")
-    )
-
-
-@case()
 def a_variable_by_getenv(path):
     os.environ["WEIGHT"] = "1"
     return weighs(lambda: float(os.getenv("WEIGHT", "3")), lambda: os.environ.pop("WEIGHT"))
@@ -286,13 +265,6 @@ def the_working_directory(path):
     (path / "below").mkdir()
     os.chdir(path)
     return weighs(lambda: float(len(os.getcwd())), lambda: os.chdir(path / "below"))
-
-
-@case()
-def a_path_from_there(path):
-    (path / "below").mkdir()
-    os.chdir(path)
-    return weighs(lambda: float(len(os.path.abspath("a"))), lambda: os.chdir(path / "below"))
 
 
 @case()

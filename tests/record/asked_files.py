@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.distributions import Distribution, Poisson
@@ -73,13 +72,6 @@ def a_file(path):
 def a_file_by_its_path(path):
     file = file_of(path)
     return weighs(lambda: float(file.read_text("utf-8")), lambda: file_of(path, "2.00"))
-
-
-@case()
-def an_array_in_a_file(path):
-    file = path / "weight.npy"
-    np.save(file, np.ones(1))
-    return weighs(lambda: float(np.load(file).sum()), lambda: np.save(file, np.ones(3)))
 
 
 @case()

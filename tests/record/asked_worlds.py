@@ -27,11 +27,6 @@ def what_an_attrgetter_asks_for() -> World:
     return moving(lambda: weighed(held.inner) + inner_weighed(held), held.inner)
 
 
-def what_sorts_objects() -> World:
-    held = [Config(0.375), Config()]
-    return moving(lambda: sorted(held, key=weighed)[0].beta, held[1])
-
-
 def what_is_mapped_over_objects() -> World:
     held = [Config(), Config()]
     return moving(lambda: sum(map(weighed, held)), held[1])
@@ -65,10 +60,3 @@ def an_object_that_a_library_is_given() -> World:
 def objects_that_are_unpacked_in_a_line() -> World:
     held = {"a": Config(), "b": Config()}
     return moving(lambda: sum([one.beta * len(name) for name, one in held.items()]), held["b"])
-
-
-def objects_side_by_side_in_a_line() -> World:
-    held = [Config(), Config()]
-    return moving(
-        lambda: sum([one.beta * by for one, by in zip(held, (1, 2), strict=True)]), held[1]
-    )

@@ -9,8 +9,7 @@ import functools
 import math
 from array import array as array_of
 from collections import UserList
-from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,13 +99,6 @@ def static_method() -> World:
     )
 
 
-def default() -> World:
-    def build(x, scale=0.5):
-        return x * scale
-
-    return World(build, [setter(build, "__defaults__", (v,)) for v in (0.5, 0.75)])
-
-
 def default_of_a_helper() -> World:
     def helper(x, scale=0.5):
         return x * scale
@@ -146,12 +138,6 @@ def array_as_a_constant() -> World:
     return World(build, [item(array, 1, v) for v in (2.0, 5.0)])
 
 
-def numpy_number() -> World:
-    return World(
-        lambda x: x * float(beta), [assign(beta=np.float64(0.5)), assign(beta=np.float64(0.75))]
-    )
-
-
 def a_function() -> World:
     held = SimpleNamespace(act=torch.relu)
     return World(lambda x: held.act(x), [setter(held, "act", v) for v in (torch.relu, torch.tanh)])
@@ -177,12 +163,6 @@ def number_of_a_module() -> World:
             setter(settings.config, "gamma", 3.0),
         ],
     )
-
-
-def a_module_made_by_hand() -> World:
-    made = ModuleType("made")
-    made.beta = 0.5
-    return World(lambda x: x * made.beta, [setter(made, "beta", v) for v in (0.5, 0.75)])
 
 
 def a_global_in_place_of_a_builtin() -> World:
@@ -219,33 +199,10 @@ def a_tensor() -> World:
     return World(lambda x: x * tensor, [assign(tensor=first), assign(tensor=other)])
 
 
-def a_tensor_in_a_dict() -> World:
-    first, other = torch.full((4,), 2.0), torch.full((4,), 3.0)
-    held = {"w": first}
-    return World(lambda x: x * held["w"], [item(held, "w", v) for v in (first, other)])
-
-
 def an_attribute_of_a_tensor() -> World:
     held = torch.ones(4)
     held.scale = 0.5
     return World(lambda x: x * held * held.scale, [setter(held, "scale", v) for v in (0.5, 0.75)])
-
-
-def a_dataclass() -> World:
-    @dataclass
-    class Config:
-        beta: float = 0.5
-
-    config = Config()
-    return World(lambda x: x * config.beta, [setter(config, "beta", v) for v in (0.5, 0.75)])
-
-
-def a_learning_rate() -> World:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
-    group = optimizer.param_groups[0]
-    return World(
-        lambda x: x * optimizer.param_groups[0]["lr"], [item(group, "lr", v) for v in (0.5, 0.75)]
-    )
 
 
 def a_callable_object() -> World:
@@ -318,17 +275,6 @@ def a_name_from_a_module_that_a_line_imports() -> World:
         return x * BETA
 
     return World(build, [setter(settings, "BETA", v) for v in (0.5, 0.75)])
-
-
-def a_branch() -> World:
-    held = {"step": 1}
-
-    def build(x):
-        if held["step"] > 3:
-            return x * 2
-        return x * 3
-
-    return World(build, [item(held, "step", v) for v in (1, 5)])
 
 
 def a_walrus() -> World:

@@ -40,12 +40,6 @@ def equal_namespaces() -> World:
     return World(lambda x: x * 0.5 if one == other else x, changes)
 
 
-def a_namespace_among_others() -> World:
-    one, others = SimpleNamespace(beta=1), [SimpleNamespace(beta=1)]
-    changes = [setter(one, "beta", value) for value in (1, 2)]
-    return World(lambda x: x * 0.5 if one in others else x, changes)
-
-
 def the_text_of_a_namespace() -> World:
     one = SimpleNamespace(beta=1)
     changes = [setter(one, "beta", value) for value in (1, 2)]
@@ -61,13 +55,6 @@ def an_option_that_is_there() -> World:
     return World(
         lambda x: x * 0.5 if "beta" in options else x, [absent, setter(options, "beta", 1)]
     )
-
-
-def a_tensor_in_a_view() -> World:
-    held = {"scale": torch.ones(4)}
-    values = held.values()
-    changes = [item(held, "scale", torch.full((4,), value)) for value in (1.0, 2.0)]
-    return World(lambda x: x * next(iter(values)), changes)
 
 
 def a_tensor_that_a_bound_method_gives() -> World:
@@ -94,17 +81,6 @@ def an_object_put_in_place_of_another() -> World:
     # fmt: off
     def build(x: Any) -> Any:
         held.now = held.one; x = held.scaled(x); held.now = held.other; return held.scaled(x)
-    # fmt: on
-
-    return World(build, [setter(held.other, "beta", value) for value in (2.0, 3.0)])
-
-
-def one_put_there_and_read_in_a_line() -> World:
-    held = Current()
-
-    # fmt: off
-    def build(x: Any) -> Any:
-        held.now = held.one; x = x * held.now.beta; held.now = held.other; return x * held.now.beta
     # fmt: on
 
     return World(build, [setter(held.other, "beta", value) for value in (2.0, 3.0)])
@@ -270,13 +246,6 @@ def getattr_with_a_default_by_a_made_name() -> World:
     return World(lambda x: x * getattr(held, f"be{'ta'}", 0.5), changes)
 
 
-def getattr_of_a_class_by_a_made_name() -> World:
-    class Settings:
-        beta = 0.5
-
-    return moving(lambda: getattr(Settings, f"be{'ta'}"), Settings)
-
-
 def getattr_of_unpacked_arguments() -> World:
     held = Config()
     given = (held, "beta")
@@ -287,15 +256,6 @@ def getattr_along_a_path() -> World:
     held = SimpleNamespace(inner=Config())
     path = ["inner", "beta"]
     return moving(lambda: functools.reduce(getattr, path, held), held.inner)
-
-
-def getattr_along_a_path_with_a_default() -> World:
-    held = SimpleNamespace(inner=Config())
-
-    def along(one: Any, path: str, *default: Any) -> Any:
-        return functools.reduce(lambda o, name: getattr(o, name, *default), [one, *path.split(".")])
-
-    return moving(lambda: along(held, "inner.beta"), held.inner)
 
 
 WEIGHTS = [0.5, 2.0]
@@ -367,11 +327,6 @@ class Shared:
 
 def a_dict_that_all_objects_of_a_class_share() -> World:
     return moving(lambda: Shared().beta, Shared())
-
-
-def objects_in_a_list_that_is_copied() -> World:
-    configs = [Config(), Config()]
-    return moving(lambda: sum(one.beta for one in copy.deepcopy(configs)), configs[1])
 
 
 def names_that_an_object_has() -> World:

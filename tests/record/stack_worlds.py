@@ -97,29 +97,14 @@ def a_display() -> World:
     return moving(lambda: (one, other)[other.rank].beta, other)
 
 
-def a_dict_display() -> World:
-    one, other = Config(), Config(rank=1)
-    return moving(lambda: {"a": one, "b": other}["b"].beta, other)
-
-
 def a_slice() -> World:
     held = [Config(), Config()]
     return moving(lambda: held[::-1][0].beta, held[1])
 
 
-def a_sum_of_lists() -> World:
-    held = [Config(), Config()]
-    return moving(lambda: (held + held)[0].beta, held[0])
-
-
 def sorted_objects() -> World:
     held = [Config(rank=1), Config()]
     return moving(lambda: sorted(held, key=lambda one: one.rank)[0].beta, held[1])
-
-
-def values_of_a_dict() -> World:
-    held = {"a": Config(), "b": Config()}
-    return moving(lambda: list(held.values())[1].beta, held["b"])
 
 
 def the_greater_of_two() -> World:
@@ -186,12 +171,6 @@ def a_view_of_a_dict() -> World:
     held = {"beta": 0.5}
     view = held.values()
     return World(lambda x: x * sum(view), [item(held, "beta", v) for v in (0.5, 0.75, 0.25)])
-
-
-def a_bound_method_of_a_dict() -> World:
-    held = {"beta": 0.5}
-    get = held.get
-    return World(lambda x: x * get("beta"), [item(held, "beta", v) for v in (0.5, 0.75, 0.25)])
 
 
 def a_partial_of_a_bound_method() -> World:

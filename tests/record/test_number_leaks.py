@@ -128,19 +128,19 @@ def an_attribute_of_an_object() -> Word:
     return word
 
 
-@pytest.mark.parametrize("name", thinned(MAKERS, keep=["a_global", "a_slot", "a_generator"]))
+@pytest.mark.parametrize("name", thinned(MAKERS, keep=["a_slot", "a_generator"]))
 def test_the_next_step_finds_it_as_in_eager(name):
     def rate(call: int) -> float:
         return (1.0, 0.5)[call // 4 % 2]
 
-    eager = trained([MAKERS[name]()], graph=False, rate=rate, calls=11)[0]
-    assert_equal(trained([MAKERS[name]()], graph=True, rate=rate, calls=11)[0], eager)
+    eager = trained([MAKERS[name]()], graph=False, rate=rate, calls=7)[0]
+    assert_equal(trained([MAKERS[name]()], graph=True, rate=rate, calls=7)[0], eager)
 
 
 def test_what_the_user_finds_there_is_a_plain_number():
     rates: list[Any] = []
-    trained([lambda x, n, w: rates.append((x, {x: n, "next": [x / 2]})) or x], graph=True, calls=3)
-    (x, ((key, n), (_, (half,)))), *_ = [(x, below.items()) for x, below in rates]
+    trained([lambda x, n, w: rates.append((x, {x: n, "next": [x / 2]})) or x], graph=True, calls=1)
+    ((x, ((key, n), (_, (half,)))),) = [(x, below.items()) for x, below in rates]
     assert list(map(type, (x, key, n, half))) == [float, float, int, float]
 
 

@@ -206,8 +206,8 @@ def test_what_computes_goes_on_moving_in_the_program(own):
 @pytest.mark.parametrize("own", [False, True])
 def test_what_asks_for_the_value_has_the_one_of_this_call(own):
     found = words(GOES_BY_VALUE)
-    graph, _ = trained(found, graph=True, own=own, calls=6)
-    assert_equal(graph, trained(found, graph=False, calls=6)[0])
+    graph, _ = trained(found, graph=True, own=own, calls=4)
+    assert_equal(graph, trained(found, graph=False, calls=4)[0])
 
 
 def test_a_program_serves_as_long_as_the_value_stays():

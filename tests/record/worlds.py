@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import enum
-from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 beta = 0.5
 weights = [1.0, 2.0]
-table = {"w": 1.5, "inner": {"v": [2.0]}}
-array = np.array([1.0, 2.0, 3.0])
-tensor = torch.ones(4)
 pair = (1.0, [2.0])
-
-
-class Point(NamedTuple):
-    """A tuple whose parts have names."""
-
-    left: float
-    right: float
-
-
-point = Point(1.0, 2.0)
-
-
-class Mode(enum.Enum):
-    FAST = 1
-    EXACT = 2
-
-
-mode = Mode.FAST
 
 
 class World(NamedTuple):
@@ -83,21 +59,6 @@ def closure() -> World:
     return World(build, [change(0.5), change(0.75), change(-0.5)])
 
 
-def closure_of_a_function_inside() -> World:
-    world = closure()
-    inside = world.build
-
-    def build(x):
-        return (lambda y: inside(y))(x)
-
-    return World(build, world.changes)
-
-
-def attribute() -> World:
-    config = SimpleNamespace(beta=0.5)
-    return World(lambda x: x * config.beta, [setter(config, "beta", v) for v in (0.5, 0.75)])
-
-
 def nested_attribute() -> World:
     config = SimpleNamespace(loss=SimpleNamespace(gamma=0.5))
     return World(
@@ -132,17 +93,6 @@ def getattr_of_it() -> World:
             lambda: delattr(config, "beta"),
         ],
     )
-
-
-def getattr_of_a_name_that_moves() -> World:
-    config = SimpleNamespace(beta=0.5, gamma=0.25)
-
-    def build(x):
-        for name in ("beta", "gamma"):
-            x = x * getattr(config, name)
-        return x
-
-    return World(build, [setter(config, "gamma", v) for v in (0.25, 0.75)])
 
 
 def vars_of_it() -> World:
@@ -241,11 +191,6 @@ def objects_beside_each_other() -> World:
     return World(build, [setter(terms[0], "weight", v) for v in (1.0, 5.0)])
 
 
-def a_dict() -> World:
-    held = {"w": 0.5, "other": 1}
-    return World(lambda x: x * held["w"], [item(held, "w", v) for v in (0.5, 0.75, 1)])
-
-
 def a_dict_by_get() -> World:
     held = {"w": 0.5}
     return World(
@@ -266,23 +211,6 @@ def a_dict_in_a_dict() -> World:
     )
 
 
-def a_dict_under_a_local_name() -> World:
-    held = SimpleNamespace(options={"w": 0.5})
-
-    def build(x):
-        options = held.options
-        return x * options["w"]
-
-    return World(
-        build,
-        [
-            setter(held, "options", held.options),
-            setter(held, "options", {"w": 0.75}),
-            lambda: held.options.update(w=0.25),
-        ],
-    )
-
-
 def a_dict_given_on() -> World:
     held = {"scale": 0.5}
 
@@ -290,10 +218,6 @@ def a_dict_given_on() -> World:
         return x * scale
 
     return World(lambda x: helper(x, **held), [item(held, "scale", v) for v in (0.5, 0.75)])
-
-
-def a_list() -> World:
-    return World(lambda x: x * weights[0], [item(weights, 0, v) for v in (1.0, 3.0)])
 
 
 def a_list_by_number() -> World:
@@ -336,14 +260,3 @@ def a_tuple() -> World:
     return World(
         lambda x: x * pair[0] * pair[1][0], [assign(pair=(1.0, [2.0])), assign(pair=(3.0, [2.0]))]
     )
-
-
-def a_named_tuple() -> World:
-    return World(
-        lambda x: x * point.left, [assign(point=Point(1.0, 2.0)), assign(point=Point(3.0, 2.0))]
-    )
-
-
-def an_ordered_dict() -> World:
-    held = OrderedDict(w=0.5)
-    return World(lambda x: x * held["w"], [item(held, "w", v) for v in (0.5, 0.75)])
