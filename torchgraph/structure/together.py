@@ -172,4 +172,4 @@ def map_tensors(
     """The same structure, of new objects, with each tensor replaced; one at two places once."""
     apart = Apart(unique=unique)
     root = apart.root(value, "")
-    return Together([replace(tensor) for tensor in apart.tree.tensors]).root(root)
+    return Together([replace(tensor) for tensor in apart.tensors]).root(root)

@@ -13,9 +13,10 @@ from ...guards import Name, same_value
 from ...guards.looks import Aspect, Never, Same, is_number
 from ...ir.program import Role
 from ...ir.values import flat
+from ...lines import SourceLine
 from ...structure import NOTHING, Returned
 from ..ops.facts import ITEM
-from ..tape.tape import Entry, Ref, TensorLayout
+from ..tape.tape import Entry, Ref, Tape, TensorLayout, refs
 from ..tape.watch import is_own
 from .outcome import Outcome
 from .unlike import Difference as Difference, Kind as Kind
@@ -84,7 +85,7 @@ def _called(outcome: Outcome, found: tuple[str, TensorLayout | None] | None) -> 
     if found is None or not found[0].startswith("free."):
         return "" if found is None else found[0]
     index = next(index for leaf, index in outcome.leaves if leaf.fqn == found[0])
-    line = next((e.provenance.line for e in outcome.tape.entries if _reads(e, index)), None)
+    line = _read_at(outcome.tape, index)
     shape = "" if found[1] is None else f" of shape {tuple(found[1].shape)}"
     gradient = "the gradient of " if found[0].endswith(".grad") else ""
     return f"{gradient}a tensor{shape} from outside{f' (read at {line})' if line else ''}"
@@ -235,9 +236,8 @@ def _constants(old: Outcome, new: Outcome) -> Iterator[Difference]:
         old.tape.constants.items(), new.tape.constants.items(), strict=False
     ):
         if not _same(one, other):
-            line = next((e.provenance.line for e in new.tape.entries if e.outs == index), None)
             what = f"a tensor that Python makes held {_shown(one)} and holds {_shown(other)}"
-            yield Difference(Kind.CONSTANT, what, line)
+            yield Difference(Kind.CONSTANT, what, new.tape.line_of(index))
 
 
 def _tensors(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -246,14 +246,16 @@ def _tensors(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if one.role is not Role.FREE or storage_id(one.value) == storage_id(other.value):
             continue
         if not _same(one.value, other.value):
-            line = next((e.provenance.line for e in new.tape.entries if _reads(e, index)), None)
             shape = tuple(other.value.shape)
             what = f"a tensor of shape {shape} from outside is another one, with other values"
-            yield Difference(Kind.TENSOR, what, line)
+            yield Difference(Kind.TENSOR, what, _read_at(new.tape, index))
 
 
-def _reads(entry: Entry, index: int) -> bool:
-    return any(getattr(value, "index", None) == index for value in flat((entry.args, entry.kwargs)))
+def _read_at(tape: Tape, index: int) -> SourceLine | None:
+    """The line that first reads a value."""
+    pairs = ((entry, refs((entry.args, entry.kwargs))) for entry in tape.entries)
+    reads = (entry for entry, used in pairs if any(ref.index == index for ref in used))
+    return next((entry.provenance.line for entry in reads), None)
 
 
 def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:

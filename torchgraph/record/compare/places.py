@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import singledispatch
 
 import torch
 
@@ -30,7 +29,7 @@ def differs_in_places(
     """
     filling = Filling(tensors, copy)
     for number, one in enumerate(host.assigned):
-        there = lies_at(one.place, call)
+        there = _lies_at(one.place, call)
         if there is _UNTOLD:
             continue
         name = f"what it leaves at {_called(one.place) or number}"
@@ -48,40 +47,22 @@ def differs_in_places(
             yield name, expected, got
 
 
-@singledispatch
-def lies_at(place: object, call: Call) -> object:
+def _lies_at(place: object, call: Call) -> object:
     """What is there now; of places that are added to nobody can tell."""
+    match place:
+        case GradientOf():
+            return place["value"]
+        case GradientOfArgument():
+            return call.tensors[place.position].grad
+        case OnArgument():
+            return getattr(call.tensors[place.position], place.name, None)
+        case Item():
+            return held_at(place)
+        case Named():
+            return follow(place.name.owner(), place.name.path)
+        case Attribute() if type(place) is Attribute:
+            return vars(place.owner).get(place.name, ABSENT)
     return _UNTOLD
-
-
-@lies_at.register
-def _(place: GradientOf, call: Call) -> object:
-    return place["value"]
-
-
-@lies_at.register
-def _(place: GradientOfArgument, call: Call) -> object:
-    return call.tensors[place.position].grad
-
-
-@lies_at.register
-def _(place: OnArgument, call: Call) -> object:
-    return getattr(call.tensors[place.position], place.name, None)
-
-
-@lies_at.register
-def _(place: Item, call: Call) -> object:
-    return held_at(place)
-
-
-@lies_at.register
-def _(place: Named, call: Call) -> object:
-    return follow(place.name.owner(), place.name.path)
-
-
-@lies_at.register
-def _(place: Attribute, call: Call) -> object:
-    return vars(place.owner).get(place.name, ABSENT) if type(place) is Attribute else _UNTOLD
 
 
 def _called(place: object) -> str:
