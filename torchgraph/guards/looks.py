@@ -179,7 +179,7 @@ def by_kind(found: Any) -> Any:
     """A look in which numbers count by their type alone."""
     if isinstance(found, frozenset):
         return frozenset(map(by_kind, found))
-    if not isinstance(found, tuple) or type(found) is not tuple or not found:
+    if type(found) is not tuple or not found:
         return found
     if len(found) == 2 and (found[0] is int or found[0] is float):
         return (found[0],)

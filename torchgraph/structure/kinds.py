@@ -429,11 +429,8 @@ def _is_value(cls: type) -> bool:
 
 def _solid(cls: type) -> type:
     """The class that lays out the memory of objects: the first whose ``__new__`` is not Python."""
-    for one in cls.__mro__:
-        new = vars(one).get("__new__")
-        if new is not None and not isinstance(new, (staticmethod, classmethod)):
-            return one
-    return object
+    pythons = (type(None), staticmethod, classmethod)
+    return next(c for c in cls.__mro__ if not isinstance(vars(c).get("__new__"), pythons))
 
 
 def _slots(cls: type) -> dict[str, types.MemberDescriptorType]:
