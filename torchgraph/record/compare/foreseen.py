@@ -112,7 +112,7 @@ def _without(tape: Tape, kept: list[bool], number: list[int], values: set[int]) 
             entry.target,
             _moved(entry.args, number),
             _moved(entry.kwargs, number),
-            _numbered(entry.outs, number),
+            map_nested(entry.outs, int, number.__getitem__),
             entry.provenance,
             entry.number,
         )
@@ -144,9 +144,3 @@ def _moved(value: object, number: list[int]) -> Any:
 
 def _is_of(outs: Outs, values: set[int]) -> bool:
     return isinstance(outs, int) and outs in values
-
-
-def _numbered(outs: Outs, number: list[int]) -> Outs:
-    if isinstance(outs, list):
-        return [_numbered(one, number) for one in outs]
-    return None if outs is None else number[outs]

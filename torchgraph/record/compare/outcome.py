@@ -15,7 +15,7 @@ from ...errors import SourceLine, UnsupportedOutput
 from ...guards import Alias, Found, Name, Read
 from ...guards.looks import Same
 from ...guards.names import attribute, follow, hashable
-from ...ir.program import CallRecord, OutputSpec, Phase, Role
+from ...ir.program import CallRecord, OutputSpec, Phase, Role, arguments_in_words
 from ...live.inputs import hollow
 from ...live.named import NumberPlace
 from ...live.step import Leaf, Step
@@ -129,18 +129,10 @@ class Outcome:
 
     @property
     def serves(self) -> str:
-        """The arguments of the call in words, as `Signature.describe_inputs` has them."""
-        found = [
-            f"{leaf.fqn}: {str(leaf.value.dtype).removeprefix('torch.')}{list(leaf.value.shape)}"
-            for leaf, _ in self.leaves
-            if leaf.role is Role.INPUT
-        ]
-        return ", ".join(found) or "no tensors"
-
-    def guarded_reads(self) -> list[Read]:
-        """Those that later calls must find again: not an object that the step itself replaces."""
-        own = {(change.path, change.name) for change in self.changes}
-        return [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
+        """The arguments of the call in words."""
+        return arguments_in_words(
+            (leaf.fqn, leaf.value) for leaf, _ in self.leaves if leaf.role is Role.INPUT
+        )
 
     @property
     def led(self) -> list[Name]:
@@ -153,14 +145,12 @@ class Outcome:
         ]
         return [*self.names, *attributes]
 
-    def guarded_names(self) -> list[Name]:
-        """Those that later calls must find again."""
-        return [name for name in self.names if name.guarded]
-
     @property
     def found(self) -> Found:
-        """All of that."""
-        return Found(self.guarded_reads(), self.guarded_names(), self.aliases)
+        """What later calls must find again: not an object that the step itself replaces."""
+        own = {(change.path, change.name) for change in self.changes}
+        reads = [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
+        return Found(reads, [name for name in self.names if name.guarded], self.aliases)
 
     def forgotten(self) -> Outcome:
         """Without what it returned, and without the batch: keeping it keeps neither alive."""
