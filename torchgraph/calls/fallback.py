@@ -22,8 +22,7 @@ from ..options.options import Options
 from ..reasons import Reason, reason_of
 from ..record.asked.asking import Said
 from ..record.compare.compare import Difference
-from ..record.compare.outcome import Outcome
-from ..record.compare.pointers import moving_buffer
+from ..record.compare.outcome import Outcome, moving_buffer
 from ..replay.replay import Replay
 
 _MOST_LINES = 3

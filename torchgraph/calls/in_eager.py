@@ -9,7 +9,7 @@ import torch
 
 from .._torch.surroundings import unfollowed
 from ..ir.aliasing import has_strides
-from ..ir.program import Role
+from ..ir.program import Role, arguments_in_words
 from ..live.inputs import Call, paths
 from ..live.optimizers import step as step_all
 from ..live.scaler import Scaling
@@ -79,9 +79,7 @@ def updated(step: Step, options: Options) -> list[torch.optim.Optimizer]:
 
 def in_words(call: Call) -> str:
     """The arguments of a call, as `Outcome.serves` has them."""
-    named = zip(paths(call.args, call.kwargs), call.tensors, strict=True)
-    found = [f"{name}: {str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for name, t in named]
-    return ", ".join(found) or "no tensors"
+    return arguments_in_words(zip(paths(call.args, call.kwargs), call.tensors, strict=True))
 
 
 def run_bare(

@@ -11,8 +11,9 @@ from ..errors import GraphError
 from ..guards import Name, Read, same_attribute
 from ..live.inputs import Call
 from ..options.options import Options
+from ..reasons import Reason
 from ..record.compare.batch import Batch
-from ..record.compare.compare import Difference, Kind, difference
+from ..record.compare.compare import Difference, difference
 from ..record.compare.outcome import Outcome
 from ..replay.replay import Replay
 from .confirm import Start
@@ -166,14 +167,14 @@ class Drifting:
 
     def holds(self, apart: Difference | None, size: int) -> bool:
         """Take note of a difference; True for one at such a line."""
-        if apart is None or apart.kind is not Kind.VALUE:
+        if apart is None or apart.reason is not Reason.DATA:
             return False
         self._counts[apart.at] += apart.drifts
         return apart.at in self._known or self._counts[apart.at] >= size
 
     def add(self, apart: Difference) -> None:
         """A signature was given up for ``apart``."""
-        if apart.kind is Kind.VALUE and apart.where is not None:
+        if apart.reason is Reason.DATA and apart.where is not None:
             self._known.add(apart.at)
 
     def came_back(self, outcome: Outcome) -> None:

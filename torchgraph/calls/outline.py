@@ -16,7 +16,7 @@ import torch
 from .._torch.consumed import is_consumed
 from ..options.options import Options
 from ..record.history import with_history
-from ..structure.ended import with_ends
+from ..structure.contents import with_ends
 from .lessons import Signature
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})

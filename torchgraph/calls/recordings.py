@@ -26,7 +26,7 @@ from ..live.step import Step
 from ..options.options import Options
 from ..reasons import Because, Reason
 from ..record.compare.batch import Batch, Doubt
-from ..record.compare.compare import Difference, Kind, difference
+from ..record.compare.compare import Difference, difference
 from ..record.compare.foreseen import foreseen
 from ..record.compare.outcome import Outcome, repeated_in
 from ..record.host.host import Assigned
@@ -244,7 +244,7 @@ class Recordings:
             self._learn_again(lesson, equal[-1])
             return
         others = [other for _, other in found if other is not None]
-        nearest = next((other for other in others if other.kind is not Kind.FLAG), None)
+        nearest = next((other for other in others if other.reason is not Reason.TRAINS), None)
         self._draft(lesson, nearest or next(iter(others), None))
 
     def _learn_again(self, lesson: Lesson, draft: Draft) -> None:
@@ -297,7 +297,7 @@ class Recordings:
     def _draft(self, lesson: Lesson, apart: Difference | None) -> None:
         known, outcome, size = lesson.known, lesson.outcome, lesson.options.cache_size
         known.unlike(apart)
-        if apart is not None and known.others == 2 and apart.kind is Kind.VALUE:
+        if apart is not None and known.others == 2 and apart.reason is Reason.DATA:
             self.fallback.warn_of_pointer(outcome, apart)
         moves = known.restless >= PATIENCE or known.restless_constants >= 2
         moves = self._drifting.holds(apart, size) or moves or known.others >= size
@@ -413,7 +413,7 @@ class Recordings:
             known.drafts.insert(0, draft)
         known.others += 1
         what = f"a program cannot serve each such call: {moved}"
-        known.last = Difference(Kind.VALUE, what, moved.line)
+        known.last = Difference(Reason.DATA, what, moved.line)
         if known.others >= lesson.options.cache_size:
             self._give_up(lesson)
 
@@ -454,7 +454,7 @@ class Recordings:
         self._drifting.add(apart)
         said = apart.said()
         self._stay_eager(known, said.why.reason, *said)
-        stops = apart.never_settles or (apart.kind is Kind.ASSIGNED and not lesson.idles)
+        stops = apart.never_settles or (apart.reason is Reason.ASSIGNED and not lesson.idles)
         known.until = apart.read if stops else None  # it may stop at a number
         if known.until is None:
             known.wait()

@@ -13,13 +13,12 @@ from .._torch import graph_module, storage_id
 from ..counters import counters
 from ..distributed.replicas import Reduced
 from ..errors import NotSupported, SharedMemory
-from ..guards import Aliases, Guards, Modules, Names, ValueGuard
+from ..guards import Guards, Modules, Names, ValueGuard
 from ..guards.sharing import relations
 from ..ir.program import CallRecord, OutputKind, Phase, Program, Role, provenance
-from ..live.inputs import hollow
 from ..live.step import Leaf
 from ..options.options import Options
-from ..record.compare.outcome import Outcome
+from ..record.compare.outcome import Outcome, without_batch
 from ..record.host.host import Host
 from ..structure import Returned
 from .functional.functionalize import functionalize
@@ -77,7 +76,7 @@ def _program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Ca
         micro_batches=options.micro_batches if step.optimizers else 1,
     )
     keep_skipped(program, outcome.written)
-    leaves = [_without_batch(leaf) for leaf in inputs]
+    leaves = [without_batch(leaf) for leaf in inputs]
     _check_memory(program, inputs)
     values = _value_guard(program, leaves, guard_nodes, expected)
     if values is not None and program.signature.micro_batches > 1:
@@ -85,8 +84,8 @@ def _program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Ca
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
     found, states = outcome.found, {leaf.fqn: leaf.value for leaf in leaves}
     reads = [*found.reads, *step.scaler_reads()]
-    aliases = Aliases(found.aliases, states.__getitem__)
-    guards = Guards(step, reads, Modules(outcome.outside, free), Names(found.names), aliases)
+    outside, names = Modules(outcome.outside, free), Names(found.names)
+    guards = Guards(step, reads, outside, names, found.aliases, states)
     return Captured(
         program,
         leaves,
@@ -164,14 +163,6 @@ def _check_branches(program: Program, values: ValueGuard) -> None:
                 where=provenance(value).line,
                 fix="do it after the update, in a step hook of the optimizer, or between calls.",
             )
-
-
-def _without_batch(leaf: Leaf) -> Leaf:
-    """A program must not keep the batch alive that it was captured with."""
-    if leaf.role is not Role.INPUT:
-        return leaf
-    root = [] if isinstance(leaf.root, list) else leaf.root
-    return Leaf(leaf.fqn, leaf.role, root, leaf.path, hollow(leaf.value))
 
 
 def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:

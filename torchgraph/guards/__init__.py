@@ -4,13 +4,7 @@ Touches: the user's objects, to compare them.
 Never: a write, a refusal: it answers.
 """
 
-from .aliases import Alias as Alias, Aliases as Aliases
-from .checks import (
-    ABSENT as ABSENT,
-    Read as Read,
-    same_attribute as same_attribute,
-    same_value as same_value,
-)
+from .checks import Read as Read, same_attribute as same_attribute, same_value as same_value
 from .classes import (
     Classes as Classes,
     patching as patching,
@@ -22,10 +16,11 @@ from .guards import (
     Guards as Guards,
     GuardTimes as GuardTimes,
     Modules as Modules,
-    check_gradients as check_gradients,
 )
+from .looks import ABSENT as ABSENT, look as look
 from .names import Name as Name, Names as Names
-from .optimizers import OwnState as OwnState, plain_key as plain_key
+from .optimizers import OwnState as OwnState
 from .scripts import Scripts as Scripts, is_script as is_script
+from .sharing import Alias as Alias
 from .tensors import Starts as Starts, starts_of_like as starts_of_like
 from .values import ValueGuard as ValueGuard

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from .._torch import tensor_hooks
 from .._torch.modules import HOOKS, STATE, is_initialized, state_in
 from .classes import shadows
 from .compiled import CompiledChecks
-from .tensors import TensorHooks
+from .looks import ABSENT, look, with_kinds
 
 Read = tuple[str, object, str, object]
 """(path, object, attribute, value); the object is a class where the class holds the attribute."""
@@ -27,28 +28,28 @@ class Members:
     """What many dicts hold, by identity: nothing added, nothing gone, under the same keys."""
 
     def __init__(self, holders: Sequence[dict[Any, Any]]) -> None:
-        self._full = [held for held in holders if held]
-        self._empty = [held for held in holders if not held]
-        self._sizes = list(map(len, self._full))
-        self._keys = list(chain.from_iterable(self._full))
+        self._holders = holders
+        self._sizes = list(map(len, holders))
+        self._keys = list(chain.from_iterable(holders))
         self._named = all(type(key) is str for key in self._keys)
-        self.expected = list(chain.from_iterable(map(dict.values, self._full)))
+        self.expected = self._values()
 
     def hold(self, excuse: Callable[[object, object], bool] | None = None) -> bool:
         """True when nothing moved; ``excuse(old, new)`` may accept a value that did."""
-        if any(self._empty) or list(map(len, self._full)) != self._sizes:
+        if list(map(len, self._holders)) != self._sizes or not self._same_keys():
             return False
-        if not self._same_keys():
-            return False
-        now = list(chain.from_iterable(map(dict.values, self._full)))
+        now = self._values()
         if all(map(operator.is_, now, self.expected)):
             return True
         return excuse is not None and all(
             new is old or excuse(old, new) for old, new in zip(self.expected, now, strict=True)
         )
 
+    def _values(self) -> list[Any]:
+        return list(chain.from_iterable(map(dict.values, self._holders)))
+
     def _same_keys(self) -> bool:
-        keys = chain.from_iterable(self._full)
+        keys = chain.from_iterable(self._holders)
         if self._named:
             return list(keys) == self._keys
         return all(map(operator.is_, keys, self._keys))
@@ -64,39 +65,31 @@ class Hooks:
         places = [(vars(module), name) for module in modules for name in HOOKS]
         self._full = [(own, name, own[name]) for own, name in places if own[name]]
         self._absent = [(own, name) for own, name in places if not own[name]]
-        self._present = Members([held for *_, held in self._full])
-        self._of_tensors = TensorHooks(tensors)
+        self._tensors, self._of_tensors = tensors, tensor_hooks(tensors)
+        self._present = [held for *_, held in self._full]
+        self._present += [held for held in self._of_tensors if held is not None]
+        self._members = Members(self._present)
         self._handles = RemovableHandle.next_id
 
     def hold(self) -> bool:
         """True when no hook came or went."""
         if RemovableHandle.next_id != self._handles:
-            if any(own[name] for own, name in self._absent) or not self._of_tensors.none_came():
+            if any(own[name] for own, name in self._absent) or not self._none_came():
                 return False
             self._handles = RemovableHandle.next_id
-        if not all(own[name] is held for own, name, held in self._full):
-            return False
-        return self._present.hold() and self._of_tensors.hold()
+        return all(own[name] is held for own, name, held in self._full) and self._members.hold()
+
+    def _none_came(self) -> bool:
+        """True when no tensor without a hook has one now. A dict that hooks leave is empty."""
+        now = tensor_hooks(self._tensors)
+        return all(a is b or not (a or b) for a, b in zip(now, self._of_tensors, strict=True))
 
     def compile(self, checks: CompiledChecks) -> None:
         """Add this to the compiled checks."""
         for own, name, held in self._full:
             checks.item(own, name, held)
-            checks.members(held)
-        checks.members(*self._of_tensors.dicts)
-        checks.hooks(RemovableHandle, "next_id", self._absent, self._of_tensors.none_came)
-
-
-class _Absent:
-    """What a read finds where the object itself holds no such attribute."""
-
-    def __repr__(self) -> str:
-        return "absent"
-
-
-ABSENT = _Absent()
-
-_COMPARABLE = (int, str, bytes, set, frozenset, torch.dtype, torch.device)
+        checks.members(*self._present)
+        checks.hooks(RemovableHandle, "next_id", self._absent, self._none_came)
 
 
 def same_attribute(attributes: Mapping[str, object], name: str, value: object) -> bool:
@@ -104,25 +97,12 @@ def same_attribute(attributes: Mapping[str, object], name: str, value: object) -
     return same_value(value, attributes.get(name, ABSENT))
 
 
-def same_value(old: Any, new: Any) -> bool:
-    """The same object, or an equal number, string, NumPy array, or container of such.
-
-    Of one type: 2 and 2.0 are equal, and so are 0.0 and -0.0, but they are not the same program.
-    """
+def same_value(old: object, new: object) -> bool:
+    """The same object, or one whose `look` is equal; of numbers that move, no other one."""
     if old is new:
         return True
-    if type(old) is not type(new):
-        return False
-    if isinstance(old, (float, complex)):
-        return repr(old) == repr(new)
-    if isinstance(old, (tuple, list)):
-        return len(old) == len(new) and all(map(same_value, old, new))
-    if isinstance(old, dict):
-        return list(old) == list(new) and all(map(same_value, old.values(), new.values()))
-    if hasattr(old, "tobytes") and hasattr(old, "shape"):
-        kinds = [(array.dtype, array.shape) for array in (old, new)]
-        return bool(kinds[0] == kinds[1]) and bool(old.tobytes() == new.tobytes())
-    return isinstance(old, _COMPARABLE) and old == new
+    found = look(old)
+    return found == look(new) and with_kinds(found) is found
 
 
 class Attributes:
@@ -130,32 +110,17 @@ class Attributes:
 
     def __init__(self, reads: Sequence[Read]) -> None:
         self._reads = reads
-        by_owner: dict[int, tuple[Mapping[str, object], list[str]]] = {}
-        self._absent: list[tuple[Mapping[str, object], str]] = []
-        expected: dict[int, list[object]] = {}
-        for _, owner, name, value in reads:
-            if value is ABSENT:
-                self._absent.append((vars(owner), name))
-            else:
-                by_owner.setdefault(id(owner), (vars(owner), []))[1].append(name)
-                expected.setdefault(id(owner), []).append(value)
-        # One name twice: itemgetter then gives a tuple for a single name, too.
-        self._held = [
-            (operator.itemgetter(*names, names[0]), held) for held, names in by_owner.values()
-        ]
-        self._expected = [value for values in expected.values() for value in (*values, values[0])]
+        self._places = [(vars(owner), name) for _, owner, name, _ in reads]
+        self._last = [value for *_, value in reads]
 
     def hold(self) -> bool:
         """True when each attribute is as it was read."""
-        try:
-            now = list(chain.from_iterable([get(held) for get, held in self._held]))
-        except KeyError:
-            return False
-        if not all(map(operator.is_, now, self._expected)):
+        now = [attributes.get(name, ABSENT) for attributes, name in self._places]
+        if not all(map(operator.is_, now, self._last)):
             if self.which():
                 return False
-            self._expected = now
-        return not any(name in held for held, name in self._absent)
+            self._last = now
+        return True
 
     def which(self) -> str:
         """The first attribute that changed; empty when none did."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import operator
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,15 +22,14 @@ from .. import _extension
 from .._torch.modules import buffers_of, children_of, parameters_of
 from ..errors import GradPresent
 from ..ir.program import Role, TensorMeta
-from .aliases import Alias, Aliases
-from .checks import Attributes, Hooks, Instances, Members, Read, same_attribute, same_value
+from .checks import Attributes, Hooks, Instances, Members, Read, same_value
 from .classes import Classes
 from .compiled import CompiledChecks
 from .layout import layout
-from .names import Name, NameChecks, Names
+from .names import Name, Names
 from .optimizers import OptimizerGuard
 from .scripts import Scripts, is_script
-from .sharing import Sharing
+from .sharing import Alias, Sharing
 from .tensors import TensorMatch, has_layout
 
 _grad: Any = torch.Tensor.grad  # a C property
@@ -129,7 +128,8 @@ class Found(NamedTuple):
 class Guards:
     """Structure, identities, flags and attributes of one Step, and the values of its numbers.
 
-    ``outside`` is what `build` used although no attribute of the Graph holds it.
+    ``outside`` is what `build` used although no attribute of the Graph holds it; ``state``: the
+    tensors that the paths of ``aliases`` lead to.
     """
 
     def __init__(
@@ -138,12 +138,14 @@ class Guards:
         reads: Sequence[Read],
         outside: Modules,
         names: Names | None = None,
-        aliases: Aliases | None = None,
+        aliases: Sequence[Alias] = (),
+        state: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.reads = tuple(reads)
         self.names = names or Names(())
         self.outside = outside
-        self.aliases = aliases or Aliases(())
+        self.aliases = aliases
+        self._aliased = [(alias, state[alias.path]) for alias in aliases]
         self._attributes = Attributes(self.reads)
         parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
         self._modules = Modules(
@@ -167,22 +169,21 @@ class Guards:
         """True when the compiled checks have just found that no tensor has a gradient."""
 
     def over(self, step: Any, state: dict[str, Any], found: Found | None) -> Guards | None:
-        """The same of other modules and tensors; None where what was read is not there.
+        """The same of other tensors; None where what was read is not there.
 
         ``found`` is from a call that has just been, and may have moved what it read.
         """
         reads, names, aliases = self.reads, self.names, self.aliases
         if found is None:
-            reads = tuple((p, step.modules.get(p, owner), n, v) for p, owner, n, v in reads)
-            if names.which() or not all(same_attribute(vars(o), n, v) for _, o, n, v in reads):
+            if names.which() or self._attributes.which():
                 return None
         else:
-            before = {(id(owner), name) for _, owner, name, _ in found.reads}
-            more = [read for read in reads if (id(read[1]), read[2]) not in before]
-            reads = (*found.reads, *more)
+            by_place = {(id(read[1]), read[2]): read for read in (*reads, *found.reads)}
+            reads = tuple(by_place.values())
             names = names.with_more(found.names)
-            aliases = aliases.with_more(found.aliases)
-        guards = Guards(step, reads, self.outside, names, aliases.over(state.__getitem__))
+            more_aliases = {id(alias.tensor()): alias for alias in (*found.aliases, *aliases)}
+            aliases = list(more_aliases.values())
+        guards = Guards(step, reads, self.outside, names, aliases, state)
         return guards if guards.sharing.relations == self.sharing.relations else None
 
     @property
@@ -203,23 +204,25 @@ class Guards:
         return reason
 
     def _reason(self) -> str:
+        return next(filter(None, self._reasons()), "")
+
+    def _reasons(self) -> Iterator[str]:
+        """What each part says when asked; an empty word where it holds."""
         if not self._attributes.hold():
-            return f"{self._attributes.which()} changed"
-        reason = self._modules.broken()
-        if reason:
-            return reason
+            yield f"{self._attributes.which()} changed"
+        yield self._modules.broken()
         if not self.sharing.hold():
-            return self.sharing.changed()
+            yield self.sharing.changed()
         for guard in self.optimizers:
-            reason = guard.broken()
-            if reason:
-                return reason
-        moved = self.names.which()
-        if moved:
-            return f"{moved} changed"
-        if not self.aliases.hold():
-            return "a state and a tensor that shared its memory lie apart now"
-        return self.outside.broken()
+            yield guard.broken()
+        if moved := self.names.which():
+            yield f"{moved} changed"
+        if not self._aliases_hold():
+            yield "a state and a tensor that shared its memory lie apart now"
+        yield self.outside.broken()
+
+    def _aliases_hold(self) -> bool:
+        return all(alias.lies_in(tensor) for alias, tensor in self._aliased)
 
     @staticmethod
     def _new_checks(module: Any) -> CompiledChecks:
@@ -239,9 +242,9 @@ class Guards:
         for guard in self.optimizers:
             guard.compile(checks)
         self._attributes.compile(checks)
-        NameChecks(checks).add(self.names)
+        self.names.compile(checks)
         if self.aliases:
-            checks.call(self.aliases.hold, ())
+            checks.call(self._aliases_hold, ())
         checks.leaves([tensor for tensor in self._trainable if has_layout(tensor)])
         others = [tensor for tensor in self._trainable if not has_layout(tensor)]
         checks.gradients(_grad.__objclass__, "grad", others)
@@ -261,10 +264,13 @@ class Guards:
 
     def check_gradients(self, name_of: Callable[[torch.Tensor], str]) -> None:
         """Raise GradPresent when an eager backward left a gradient behind. Training graphs only."""
-        if not self._training:
-            return
-        if self._compiled is None or not self._compiled.no_gradients():
-            check_gradients(self._trainable, name_of)
+        self._bare = False  # what `broken` knew may be long ago
+        if not self.no_gradients():
+            left = next(one for one in self._trainable if _grad.__get__(one) is not None)
+            raise GradPresent(
+                f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the "
+                "Graph starts from none."
+            )
 
     def costliest(self) -> str:
         """What takes longest to compare of what was read, by name.
@@ -274,7 +280,7 @@ class Guards:
         own: list[Any] = [self._modules, self.outside, *self.optimizers]
         parts = [("", part.compile, part.broken) for part in own]
         for owner, names in self.names.by_owner():
-            parts.append((owner, partial(_compile_names, names), names.which))
+            parts.append((owner, names.compile, names.which))
         return max((self._seconds(*checks), name) for name, *checks in parts)[1]
 
     def _seconds(
@@ -297,10 +303,6 @@ class Guards:
         return [*found, *self.names.values()]
 
 
-def _compile_names(names: Names, checks: CompiledChecks) -> None:
-    NameChecks(checks).add(names)
-
-
 def _described(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return str(TensorMeta.of(value))
@@ -308,19 +310,6 @@ def _described(value: object) -> str:
     if callable(value) or " at 0x" in text or len(text) > _SHOWN:
         return str(getattr(value, "__qualname__", type(value).__qualname__))
     return text
-
-
-def check_gradients(
-    parameters: Sequence[torch.Tensor], name_of: Callable[[torch.Tensor], str]
-) -> None:
-    """Raise GradPresent when one of ``parameters`` has a gradient."""
-    grads = list(map(_grad.__get__, parameters))
-    if grads.count(None) != len(grads):
-        left = next(p for p, g in zip(parameters, grads, strict=True) if g is not None)
-        raise GradPresent(
-            f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
-            "starts from none."
-        )
 
 
 class GuardTimes:

@@ -13,15 +13,24 @@ import weakref
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 
 from ..ir.aliasing import is_leaf
-from ..structure.kinds import SYMBOLS
-from ..structure.plain import parts_of_partial
-from .checks import ABSENT
+from ..structure.kinds import SYMBOLS, parts_of_partial
+
+
+class _Absent:
+    """What a read finds where the object itself holds no such attribute."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
 
 _PLAIN = frozenset(
     {
@@ -124,7 +133,8 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> object:
         return kind, repr(value)  # 0.0 equals -0.0, and NaN nothing
     if is_container(value):
         inside = level < DEEPEST and (deep or level == 0 or isinstance(value, tuple))
-        return _with_own(value, _contents(value, deep, level)) if inside else Same(value)
+        item = partial(look, deep=deep, level=level + 1)
+        return _contents(value, item) if inside else Same(value)
     parts = (value.start, value.stop, value.step) if kind is slice else parts_of_partial(value)
     if parts is not None:  # a slice has no hash
         return kind, tuple(look(part, deep=deep, level=level + 1) for part in parts)
@@ -144,8 +154,7 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> object:
 
 def _of_object(value: object) -> object:
     """The look at what counts for which object it is; a number that moves for its type."""
-    moves = issubclass(type(value), SYMBOLS)
-    if moves:
+    if issubclass(type(value), SYMBOLS):
         return value.__class__, MOVES
     return Same(getattr(value, "stands_for", value) if type(value) is FunctionType else value)
 
@@ -170,7 +179,7 @@ def by_kind(found: Any) -> Any:
     """A look in which numbers count by their type alone."""
     if isinstance(found, frozenset):
         return frozenset(map(by_kind, found))
-    if not isinstance(found, tuple) or type(found) is not tuple or not found:
+    if type(found) is not tuple or not found:
         return found
     if len(found) == 2 and (found[0] is int or found[0] is float):
         return (found[0],)
@@ -224,26 +233,22 @@ def _state(value: object) -> object:
     return bits.state if bits is not None else getattr(value, "get_state", lambda: None)()
 
 
-def _with_own(value: object, found: tuple[object, ...]) -> tuple[object, ...]:
-    """With the attributes that a container of a class of the user's has, beside its type."""
-    attributes = own(value) if type(value).__dictoffset__ else {}
-    return ((found[0], look(attributes, deep=False)), *found[1:]) if attributes else found
-
-
-def _contents(value: object, deep: bool, level: int) -> Any:
-    kind = type(value)
+def _contents(value: object, item: Callable[[object], object]) -> object:
+    """The look at a container: its type, with attributes where it has any, and each ``item``."""
+    cls: Any = type(value)
+    if cls.__dictoffset__ and (held := own(value)):
+        cls = cls, look(held, deep=False)
     if count(value) > MOST:
-        return kind, count(value)
+        return cls, count(value)
     if isinstance(value, dict):
         base: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # each has its order
-        items = [look(v, deep=deep, level=level + 1) for v in base.values(value)]
-        return kind, tuple(map(look, base.keys(value))), tuple(items)
-    unordered = isinstance(value, (set, frozenset))
-    held = elements(value)
-    if not unordered and set(map(type, held)) <= _PLAIN:  # the same, at once
-        return kind, tuple(zip(map(type, held), held, strict=True))
-    found = (look(item, deep=deep, level=level + 1) for item in held)
-    return kind, frozenset(found) if unordered else tuple(found)
+        return cls, tuple(map(look, base.keys(value))), tuple(map(item, base.values(value)))
+    items = elements(value)
+    if isinstance(value, (set, frozenset)):
+        return cls, frozenset(map(item, items))
+    if set(map(type, items)) <= _PLAIN:  # the same, at once
+        return cls, tuple(zip(map(type, items), items, strict=True))
+    return cls, tuple(map(item, items))
 
 
 def items_in(found: object) -> tuple[object, ...]:
@@ -280,15 +285,9 @@ def alike(value: object, level: int = 0) -> object:
         shape = None if value.is_nested else tuple(value.shape)
         layout = (shape, value.dtype, value.device, value.layout)
         return type(value), *layout, trained, look(own(value), deep=False)
-    if not is_container(value) or count(value) > MOST or level >= DEEPEST:
+    if not is_container(value) or level >= DEEPEST:
         return look(value, level=level)
-    if isinstance(value, dict):
-        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
-        items = tuple(alike(item, level + 1) for item in base.values(value))
-        return _with_own(value, (type(value), tuple(map(look, base.keys(value))), items))
-    found = (alike(item, level + 1) for item in elements(value))
-    unordered = isinstance(value, (set, frozenset))
-    return _with_own(value, (type(value), frozenset(found) if unordered else tuple(found)))
+    return _contents(value, lambda item: alike(item, level + 1))
 
 
 def laid_out(value: object) -> object:

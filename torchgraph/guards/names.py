@@ -17,10 +17,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..lines import SourceLine
-from .checks import ABSENT
 from .classes import dict_of
 from .compiled import CompiledChecks
 from .looks import (
+    ABSENT,
     DEEPEST,
     LOOKS,
     MOST,
@@ -197,6 +197,10 @@ class Names:
             owner = name.shown.rpartition(".")[0] or name.shown.partition("[")[0]
             found.setdefault(owner, []).append(name)
         return [(owner, Names(names)) for owner, names in found.items()]
+
+    def compile(self, checks: CompiledChecks) -> None:
+        """Add this to the compiled checks."""
+        NameChecks(checks).add(self._all)
 
 
 _FIXED = UNCHANGING - {frozenset}

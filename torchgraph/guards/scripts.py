@@ -10,6 +10,7 @@ import torch
 
 from .._torch.scripts import can_fuse, names_of, ops_of, optimizes, reader_of, set_attribute
 from .checks import same_value
+from .looks import look
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor)
 _UNHEARD = {
@@ -61,28 +62,24 @@ class Scripts:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for modules that are in the same state, as long as they live."""
-        return (self._optimizes, *map(_key, self._expected))
+        return (self._optimizes, *map(look, self._expected))
 
     def hold(self) -> bool:
         """True when nothing moved."""
-        if any(True for _ in self._moved()):
+        if any(True for _ in self.moved()):
             return False
         return not self._modules or optimizes() == self._optimizes
 
-    def changed(self) -> Iterator[tuple[object, str]]:
-        """The attributes that are others now."""
-        return ((module, name) for module, name, _ in self._moved())
-
     def put_back(self) -> None:
         """Everything is as it was."""
-        for module, name, expected in self._moved():
+        for module, name, expected in self.moved():
             set_attribute(module, name, expected)
 
-    def _moved(self) -> Iterator[tuple[Any, str, object]]:
+    def moved(self) -> Iterator[tuple[Any, str, object]]:
         """(module, attribute, what it was) where it is another now."""
         for (module, get, name), expected in zip(self._held, self._expected, strict=True):
             value = get(name)
-            if value is not expected and not same_value(expected, value):
+            if not same_value(expected, value):
                 yield module, name, expected
 
 
@@ -103,13 +100,3 @@ def _is_readable(value: object) -> bool:
     if isinstance(value, dict):
         return all(map(_is_readable, (*value, *value.values())))
     return isinstance(value, _PLAIN)
-
-
-def _key(value: object) -> object:
-    if isinstance(value, torch.Tensor):
-        return id(value)
-    if isinstance(value, (list, tuple)):
-        return (type(value), *map(_key, value))
-    if isinstance(value, dict):
-        return (dict, *((_key(key), _key(item)) for key, item in value.items()))
-    return (type(value), repr(value))

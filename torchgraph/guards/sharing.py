@@ -1,4 +1,4 @@
-"""Which states lie in one memory.
+"""Which states lie in one memory, and which tensors of the user's lie in that of a state.
 
 A program writes states where it pleases: a fused update does many at once, compiled code reads them
 all before it writes one. Two that a user ties later, ``b.data = a.data``, are another program's.
@@ -6,11 +6,14 @@ all before it writes one. Two that a user ties later, ``b.data = a.data``, are a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
+from .._torch import storage_id
 from .._torch.distributed.held import local
 from ..distributed.away import note_move
 from ..ir.aliasing import MemoryLocation, has_strides, is_opaque, span
@@ -77,6 +80,34 @@ class Sharing:
         checks.storages(self.hold, plain)
         if len(plain) < len(others):
             checks.call(self.hold, ())
+
+
+class Alias(NamedTuple):
+    """A tensor that is not the step's, and the path of the state in whose memory it lies.
+
+    A program knows it as a part of that state.
+    """
+
+    tensor: weakref.ref[torch.Tensor]
+    path: str
+    place: tuple[object, ...]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, path: str) -> Alias:
+        """With the place that it has now."""
+        return cls(weakref.ref(tensor), path, _place(tensor))
+
+    def lies_in(self, state: torch.Tensor) -> bool:
+        """True unless it shows another part now, or other memory: ``weight.data = ...`` leaves it
+        behind."""
+        tensor = self.tensor()
+        if tensor is None:
+            return True
+        return storage_id(tensor) == storage_id(state) and _place(tensor) == self.place
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def relations(tensors: Mapping[str, torch.Tensor]) -> frozenset[Relation]:

@@ -1,14 +1,15 @@
-"""The checks of tensors themselves: their metadata, their gradient hooks."""
+"""The checks of tensors themselves: their metadata, where they lie."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from .. import _extension
-from .._torch import is_view, tensor_guards, tensor_hooks
+from .._torch import is_view, tensor_guards
 from .compiled import CompiledChecks
 from .layout import layout
 
@@ -87,17 +88,7 @@ def _checks(
 ) -> list[tuple[Callable[..., bool], tuple[torch.Tensor, ...]]]:
     starts = range(0, len(tensors), _AT_ONCE)
     parts = [tuple(tensors[start : start + _AT_ONCE]) for start in starts]
-    return [(tensor_guards(part) or _Metadata(part).hold, part) for part in parts]
-
-
-class _Metadata:
-    """The same in Python, where torch has no such function."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._expected = _metadata(tensors)
-
-    def hold(self, *tensors: torch.Tensor) -> bool:
-        return _metadata(tensors) == self._expected
+    return [(tensor_guards(part) or partial(_like, _metadata(part)), part) for part in parts]
 
 
 _COMPARED = ("class", "dtype", "device", "shape", "strides", "requires_grad")
@@ -111,21 +102,6 @@ def _metadata(tensors: Sequence[torch.Tensor]) -> list[Any]:
     return [(type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in tensors]
 
 
-class TensorHooks:
-    """The gradient hooks of many tensors, by identity."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = tensors
-        self._dicts = tensor_hooks(tensors)
-        self.dicts = [held for held in self._dicts if held is not None]
-        """Those that are there."""
-        self._hooks = [(held, list(held.values())) for held in self.dicts]
-
-    def none_came(self) -> bool:
-        """True when no tensor without a hook has one now. A dict that hooks leave is empty."""
-        now = tensor_hooks(self._tensors)
-        return all(a is b or not (a or b) for a, b in zip(now, self._dicts, strict=True))
-
-    def hold(self) -> bool:
-        """True when the hooks that there were are still there, and no others beside them."""
-        return all(list(held.values()) == hooks for held, hooks in self._hooks)
+def _like(expected: list[Any], *tensors: torch.Tensor) -> bool:
+    """The same in Python, where torch has no such function."""
+    return _metadata(tensors) == expected

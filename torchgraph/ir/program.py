@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -183,12 +183,11 @@ class Signature:
 
         ``among``: only those of these names.
         """
-        found = [
-            f"{spec.fqn}: {str(spec.meta.dtype).removeprefix('torch.')}{list(spec.meta.shape)}"
+        return arguments_in_words(
+            (spec.fqn, spec.meta)
             for spec in self.roles(Role.INPUT)
             if spec.meta is not None and (among is None or spec.fqn in among)
-        ]
-        return ", ".join(found) or "no tensors"
+        )
 
     def roles(self, *roles: Role) -> Iterator[InputSpec]:
         """The inputs of the given roles, in order."""
@@ -342,6 +341,15 @@ def _body(node: fx.Node) -> Program | None:
     """The program that an `each.Each` runs for each row; None for any other node."""
     found = getattr(node.target, "body", None)
     return found if isinstance(found, Program) else None
+
+
+def arguments_in_words(arguments: Iterable[tuple[str, Any]]) -> str:
+    """Names and tensors, or what is known of them: ``args[0]: float32[8, 3]``."""
+    found = [
+        f"{name}: {str(one.dtype).removeprefix('torch.')}{list(one.shape)}"
+        for name, one in arguments
+    ]
+    return ", ".join(found) or "no tensors"
 
 
 def provenance(node: fx.Node) -> Provenance:

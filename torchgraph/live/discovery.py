@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..blocks.proxy import unwrap
 from ..guards.looks import count, elements, is_container, own
+from ..guards.names import of_class
 from ..ir.aliasing import is_leaf
 from ..lines import is_library
 from ..structure import parts_of_partial
@@ -133,23 +135,19 @@ class _Search:
             self._kept.add(id(holder))
             self.found.containers.append((name, holder))
 
-    def _keep_globals(self, function: Any) -> None:
-        """Those that its code assigns."""
-        function = _innermost(function) if callable(function) else None
-        code = function.__code__ if isinstance(function, types.FunctionType) else None
-        if code is None or _lies_in_library(code):
-            return
-        found = [name for opcode, name in _globals(code) if opcode == "STORE_GLOBAL"]
-        names = tuple(dict.fromkeys(found))
-        if names:
-            self.found.containers.append(("", Entries(function.__globals__, names)))
+    def _look_at_code(self, function: object) -> None:
+        """Keep the globals that a function assigns, and that it names a ``step``."""
+        code, inner = _code_of(function)
+        if code is not None:
+            self.found.steps = self.found.steps or "step" in _names(code)
+            found = [name for opcode, name in _globals(code) if opcode == "STORE_GLOBAL"]
+            if names := tuple(dict.fromkeys(found)):
+                self.found.containers.append(("", Entries(inner.__globals__, names)))
 
     def _look_inside(self, name: str, value: object, depth: int) -> None:
         function = value.__func__ if isinstance(value, types.MethodType) else value
-        if isinstance(function, types.FunctionType):
-            code = _innermost(function).__code__
-            steps = not _lies_in_library(code) and "step" in _names(code)
-            self.found.steps = self.found.steps or steps
+        if callable(function):
+            self._look_at_code(function)
         if isinstance(value, LRScheduler):
             self.found.schedulers.append(value)
             self.visit(name, vars(value).get("optimizer"), depth)
@@ -163,14 +161,12 @@ class _Search:
             attributes = own(value.__self__)
             if type(attributes) is dict and not isinstance(value.__self__, nn.Module):
                 self._keep("self", attributes)
-            self._keep_globals(value.__func__)
             for part, held in list(_of_method(value.__func__, value.__self__)):
                 self.visit(part, held, depth - 1)
         else:
             attributes = own(value)
             if _is_users(type(value)) and type(attributes) is dict and not callable(value):
                 self._keep(name, attributes)
-            self._keep_globals(value)
             for part, held in list(_named(value)):
                 self.visit(part, held, depth - 1)
 
@@ -210,11 +206,18 @@ def _innermost(function: object) -> Any:
     return function
 
 
-def _lies_in_library(code: types.CodeType) -> bool:
-    """False for what has no file, typed in or run by ``exec``: that is the user's."""
-    name = code.co_filename
-    typed = name.startswith("<") and not name.startswith(("<frozen", "<torchgraph"))
-    return not typed and is_library(name)
+def _code_of(function: object) -> tuple[types.CodeType | None, Any]:
+    """(code, the innermost function) of a function of the user's; None: it is a library's.
+
+    What has no file, typed in or run by ``exec``, is the user's.
+    """
+    inner = _innermost(function)
+    code = inner.__code__ if isinstance(inner, types.FunctionType) else None
+    if code is not None:
+        name = code.co_filename
+        typed = name.startswith("<") and not name.startswith(("<frozen", "<torchgraph"))
+        code = code if typed or not is_library(name) else None
+    return code, inner
 
 
 def _enumerated(values: tuple[object, ...]) -> Iterator[tuple[str, object]]:
@@ -223,9 +226,8 @@ def _enumerated(values: tuple[object, ...]) -> Iterator[tuple[str, object]]:
 
 
 def _of_function(function: Any) -> Iterator[tuple[str, object]]:
-    function = _innermost(function)
-    code = getattr(function, "__code__", None)
-    if code is None or _lies_in_library(code):
+    code, function = _code_of(function)
+    if code is None:
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         yield name, cell
@@ -243,36 +245,34 @@ def _of_method(function: object, owner: object) -> Iterator[tuple[str, object]]:
         yield "model", owner
         return
     code = getattr(_innermost(function), "__code__", None)
-    names = set() if code is None else set(_names(code))
-    for name, value in list(getattr(owner, "__dict__", {}).items()):
+    names = set() if code is None else _names(code)
+    for name, value in list(own(owner).items()):
         if name in names:
             yield name, value
     for name in names:
-        method = _static(type(owner), name)
+        method = of_class(type(owner), name)
         if isinstance(method, types.FunctionType):
             yield name, types.MethodType(method, owner)
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    """The globals and attributes that code names, that of inner functions too."""
-    yield from code.co_names
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Code, and that of inner functions."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The globals and attributes that code names."""
+    return {name for one in _codes(code) for name in one.co_names}
 
 
 def _globals(code: types.CodeType) -> Iterator[tuple[str, str]]:
-    """(opcode, name) of the globals that code reads and assigns, that of inner functions too."""
-    for line in dis.get_instructions(code):
+    """(opcode, name) of the globals that code reads and assigns."""
+    for line in chain.from_iterable(map(dis.get_instructions, _codes(code))):
         if line.opname.endswith("_GLOBAL") or line.opname == "LOAD_NAME":
             yield line.opname, line.argval
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _globals(constant)
-
-
-def _static(cls: type, name: str) -> object:
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 def _is_users(cls: type) -> bool:

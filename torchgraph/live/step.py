@@ -20,7 +20,7 @@ from .._torch.optimizers import scaler_attribute, step_hooks
 from ..amp import Scaler, StaticGradScaler
 from ..distributed.replicas import Replicas
 from ..errors import ParameterInTwoOptimizers, ParameterOutsideGraph
-from ..guards import Classes, Name, OwnState, Scripts, is_script, plain_key, shadows
+from ..guards import Classes, Name, OwnState, Scripts, is_script, look, shadows
 from ..guards.sharing import Relation, relations
 from ..ir import names
 from ..ir.aliasing import has_strides, is_opaque, storages_overlap
@@ -287,7 +287,7 @@ class Step:
         classes = Classes(map(type, (*used, *self.optimizers))).key
         patched = tuple((id(held), name, id(value)) for held, name, value in shadows(used))
         marks = tuple(
-            (leaf.fqn, name, plain_key(value))
+            (leaf.fqn, name, look(value, deep=False, level=1))
             for _, leaf in self.tensors()
             if leaf.in_module
             for name, value in vars(leaf.value).items()

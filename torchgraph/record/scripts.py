@@ -32,6 +32,6 @@ def scripts_followed(
         except BaseException:
             before.put_back()
             raise
-    for module, name in before.changed():
+    for module, name, _ in before.moved():
         path = next(path for path, one in step.modules.items() if one is module)
         give_up(torchscript(repr(path), f"its code writes its attribute {name}"))

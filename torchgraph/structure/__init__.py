@@ -6,8 +6,7 @@ Never: a call of the user's functions, a program.
 
 from .contents import NOTHING as NOTHING, Contents as Contents, Returned as Returned
 from .keys import UNREAD as UNREAD, Unfit as Unfit, key_of as key_of
-from .kinds import Itself as Itself
-from .plain import parts_of_partial as parts_of_partial
+from .kinds import Itself as Itself, parts_of_partial as parts_of_partial
 from .together import Together as Together, map_tensors as map_tensors
 from .tree import (
     Apart as Apart,

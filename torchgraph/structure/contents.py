@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
 import torch
 
-from .arrays import span
-from .ended import with_ends
+from ..errors import UnsupportedOutput
 from .keys import Unfit, leaf_key
-from .kinds import Part, kind_of
+from .kinds import Part, kind_of, span
 from .together import Together, maker
 from .tree import Apart, Given, Made, Node, check, hold, leaves_of, named
 
@@ -27,22 +26,23 @@ class Contents:
         self._names = list(kwargs)
         for path, value in named(args, kwargs):
             self._apart.root(value, path)
-        tree = self._apart.tree
-        self.tensors, self.places = tree.tensors, tree.places
-        self.objects = [value for value, _ in tree.objects]
-        self._before = [made.kind.parts(value) for value, made in tree.objects]
+        self.tensors, self.places = self._apart.tensors, self._apart.places
+        self.objects = [value for value, _ in self._apart.objects]
+        self._before = [made.kind.parts(value) for value, made in self._apart.objects]
         self.known = {id(value): Given(number) for number, value in enumerate(self.objects)}
         for number, tensor in enumerate(self.tensors):
             self.known.setdefault(id(tensor), Given(number, is_tensor=True))
         self.returned_as_they_are = {
-            id(value): self.known[id(value)] for value, made in tree.objects if made.kind.mutable
+            id(value): self.known[id(value)]
+            for value, made in self._apart.objects
+            if made.kind.mutable
         }
         """Objects that `build` may hand back. Of a tuple, as of a tensor, there is a copy."""
 
     def copied(self, tensors: Sequence[object]) -> Arguments:
         """The arguments as they were, of new objects, with other tensors."""
         together = Together(tensors)
-        values = [together.root(node) for node in self._apart.tree.roots]
+        values = [together.root(node) for node in self._apart.roots]
         count = len(values) - len(self._names)
         return tuple(values[:count]), dict(zip(self._names, values[count:], strict=True))
 
@@ -50,24 +50,24 @@ class Contents:
         """The objects that hold something else now."""
         return [
             number
-            for number, (value, made) in enumerate(self._apart.tree.objects)
+            for number, (value, made) in enumerate(self._apart.objects)
             if made.kind.mutable and not _alike(self._before[number], made.kind.parts(value))
         ]
 
     def parts_now(self, number: int, apart: Apart) -> list[Part]:
         """The nodes of what an object holds now."""
-        value, made = self._apart.tree.objects[number]
+        value, made = self._apart.objects[number]
         return apart.parts_of(value, made.kind, self.path(number))
 
     def refill(self, number: int, parts: list[Part]) -> None:
         """Let an object hold these parts."""
-        value, made = self._apart.tree.objects[number]
+        value, made = self._apart.objects[number]
         made.kind.refill(value, parts)
 
     def in_an_array(self, tensor: torch.Tensor) -> bool:
         """True for memory of a NumPy array among the arguments: its content is a constant."""
         address = tensor.data_ptr()
-        spans = (span(value) for value, made in self._apart.tree.objects if made.kind.is_array)
+        spans = (span(value) for value, made in self._apart.objects if made.kind.is_array)
         return any(first <= address < last for first, last in spans)
 
     def path(self, number: int) -> str:
@@ -111,6 +111,38 @@ def _same(before: object, now: object) -> bool:
         return False
 
 
+_TRAINED = torch.empty(0, requires_grad=True)
+
+
+class _EndOfHistory(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, trained: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: object, *gradients: object) -> object:
+        raise UnsupportedOutput(
+            "backward() goes into a tensor that a step of tg.step returned: a program keeps no "
+            "history of what it computes.",
+            fix="call backward() in that step, with all that adds to the loss; or detach() the "
+            "result, or compute it under torch.no_grad().",
+        )
+
+
+_end: Any = _EndOfHistory.apply
+
+
+def with_ends(tensors: Sequence[object], ended: Iterable[int]) -> list[object]:
+    """The tensors, of which those at the positions ``ended`` require a gradient, as in eager.
+
+    A ``backward()`` into one of these raises UnsupportedOutput: it would miss what the step did.
+    """
+    found = list(tensors)
+    for position in ended:
+        found[position] = _end(_TRAINED, found[position])
+    return found
+
+
 class Returned:
     """What `build` returned, and what it did to its arguments: all but the tensors themselves."""
 
@@ -120,7 +152,7 @@ class Returned:
         known = None if contents is None else contents.returned_as_they_are
         apart = Apart(known, unique=True, numbers=True)
         self._root = apart.root(returned, "")
-        self.count = len(apart.tree.tensors)
+        self.count = len(apart.tensors)
         """How many tensors were returned. Those after them went into arguments."""
         self._edits: list[tuple[int, str, list[Part]]] = []
         if contents is not None:
@@ -128,12 +160,12 @@ class Returned:
             for number in contents.changed():
                 parts = contents.parts_now(number, apart)
                 self._edits.append((number, contents.path(number), parts))
-        self.names = apart.tree.places
+        self.names = apart.places
         nodes = (node for _, node in self._nodes())
         self.meets_arguments = any(isinstance(node, Given) for node in nodes) or bool(self._edits)
         """True when it gives back an object of the caller's, or writes one."""
         self._prepare()
-        self.tensors: list[Any] = apart.tree.tensors
+        self.tensors: list[Any] = apart.tensors
         self.ended: tuple[int, ...] = ()
         """Which of them come with a history in eager, and have none here."""
 
@@ -150,9 +182,7 @@ class Returned:
             tensors = with_ends(tensors, self.ended)
         if self._make is not None:
             return self._make(tensors)
-        if not self.meets_arguments:
-            return Together(tensors).root(self._root)
-        return self._done(tensors, Contents(args, kwargs))
+        return self._done(tensors, Contents(args, kwargs) if self.meets_arguments else None)
 
     @property
     def writes_arguments(self) -> bool:
@@ -167,19 +197,18 @@ class Returned:
 
     def made_first(self, tensors: Sequence[object], contents: Contents | None) -> object:
         """The same for the call whose own objects these are: new tensors are in them already."""
-        tensors = with_ends(tensors, self.ended)
-        if contents is None:
-            return Together(tensors, originals=True).root(self._root)
-        return self._done(tensors, contents, originals=True)
+        return self._done(with_ends(tensors, self.ended), contents, originals=True)
 
     def _done(
-        self, tensors: Sequence[object], contents: Contents, *, originals: bool = False
+        self, tensors: Sequence[object], contents: Contents | None, *, originals: bool = False
     ) -> object:
-        together = Together(tensors, contents.objects, contents.tensors, originals)
+        objects, given = ([], []) if contents is None else (contents.objects, contents.tensors)
+        together = Together(tensors, objects, given, originals)
         edits = [(number, together.parts(parts)) for number, _, parts in self._edits]
         made = together.root(self._root)
-        for number, parts in edits:
-            contents.refill(number, parts)
+        if contents is not None:
+            for number, parts in edits:
+                contents.refill(number, parts)
         return made
 
     def shown(self, tensors: Sequence[object]) -> object:

@@ -14,8 +14,7 @@ import torch
 
 from .._torch import FakeTensor
 from ..ir.aliasing import is_opaque
-from .arrays import ArrayContent
-from .kinds import OPAQUE, SYMBOLS, SameAsItem, kind_of
+from .kinds import OPAQUE, SYMBOLS, ArrayContent, SameAsItem, kind_of
 
 Key = tuple[object, ...]
 _Seen = dict[int, tuple[int, object]]

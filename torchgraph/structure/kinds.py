@@ -14,7 +14,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +22,15 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import pytree
-from .arrays import ArrayContent
-from .plain import PLAIN, parts_of_partial
+
+PLAIN: dict[type, Callable[[Any], object]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: lambda value: complex.conjugate(complex.conjugate(value)),
+    str: str.__str__,
+    bytes: lambda value: bytes.join(b"", [value, b""]),
+}
+"""By the class that lays it out, what an object is without its attributes."""
 
 
 class PartStep(NamedTuple):
@@ -137,6 +144,8 @@ class _Dict(Kind):
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
         self._base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
+        if issubclass(cls, defaultdict):
+            self._slots = {"default_factory": vars(defaultdict)["default_factory"], **self._slots}
 
     def items(self, value: object) -> Iterable[tuple[object, object]]:
         return list(self._base.items(value))
@@ -147,23 +156,22 @@ class _Dict(Kind):
             self._base.__setitem__(value, key, part)
 
 
-class _DefaultDict(_Dict):
-    def __init__(self, cls: type) -> None:
-        super().__init__(cls)
-        self._slots = {"default_factory": vars(defaultdict)["default_factory"], **self._slots}
-
-
 class _List(Kind):
-    def items(self, value: Any) -> Iterable[tuple[object, object]]:
-        return list(enumerate(list.__iter__(value)))
+    """A list, a deque or a set."""
 
-    def put(self, items: list[tuple[object, object]], value: Any) -> None:
-        list.__setitem__(value, slice(None), [part for _, part in items])
+    base: Any = list
+    extend = "extend"
+
+    def items(self, value: object) -> Iterable[tuple[object, object]]:
+        return list(enumerate(self.base.__iter__(value)))
+
+    def put(self, items: list[tuple[object, object]], value: object) -> None:
+        self.base.clear(value)
+        getattr(self.base, self.extend)(value, [part for _, part in items])
 
 
-class _Deque(Kind):
-    def items(self, value: Any) -> Iterable[tuple[object, object]]:
-        return list(enumerate(deque.__iter__(value)))
+class _Deque(_List):
+    base = deque
 
     def _attributes(self, value: Any) -> Iterator[tuple[str, object]]:
         yield "maxlen", value.maxlen
@@ -175,23 +183,13 @@ class _Deque(Kind):
         deque.__init__(made, (), next(lengths))
         return made
 
-    def put(self, items: list[tuple[object, object]], value: Any) -> None:
-        deque.clear(value)
-        deque.extend(value, [part for _, part in items])
-
     def put_attributes(self, value: object, parts: list[Part]) -> None:
         super().put_attributes(value, [(s, p) for s, p in parts if s.name != "maxlen"])
 
 
-class _Set(Kind):
+class _Set(_List):
     late = True
-
-    def items(self, value: Any) -> Iterable[tuple[object, object]]:
-        return list(enumerate(set.__iter__(value)))
-
-    def put(self, items: list[tuple[object, object]], value: Any) -> None:
-        set.clear(value)
-        set.update(value, [part for _, part in items])
+    base, extend = set, "update"
 
 
 class _Fixed(Kind):
@@ -211,8 +209,35 @@ class _Fixed(Kind):
 
 
 class _Tuple(_Fixed):
-    def items(self, value: Any) -> Iterable[tuple[object, object]]:
-        return list(enumerate(tuple.__iter__(value)))
+    base: Any = tuple
+
+    def items(self, value: object) -> Iterable[tuple[object, object]]:
+        return list(enumerate(self.base.__iter__(value)))
+
+
+class _FrozenSet(_Tuple):
+    whole = True
+    base = frozenset
+
+
+class _OfNames(_Fixed):
+    """A slice, or a method of an object, which may hold tensors: made of these of its own."""
+
+    names: tuple[str, ...]
+
+    def items(self, value: object) -> Iterable[tuple[object, object]]:
+        return [(name, getattr(value, name)) for name in self.names]
+
+    def of(self, items: list[Any]) -> object:
+        return self.cls(*items)
+
+
+class _Slice(_OfNames):
+    names = ("start", "stop", "step")
+
+
+class _Method(_OfNames):
+    names = ("__func__", "__self__")
 
 
 class _Plain(_Fixed):
@@ -229,19 +254,17 @@ class _Plain(_Fixed):
         return self.new(self.cls, items[0])
 
 
-class _FrozenSet(_Fixed):
-    whole = True
-
-    def items(self, value: Any) -> Iterable[tuple[object, object]]:
-        return list(enumerate(frozenset.__iter__(value)))
+_MEMBERS: tuple[types.MemberDescriptorType, ...] = tuple(
+    vars(functools.partial)[name] for name in ("func", "args", "keywords")
+)
 
 
-class _Slice(_Fixed):
-    def items(self, value: Any) -> Iterable[tuple[object, object]]:
-        return (("start", value.start), ("stop", value.stop), ("step", value.step))
-
-    def of(self, items: list[object]) -> object:
-        return slice(*items)
+def parts_of_partial(value: object) -> tuple[object, tuple[object, ...], dict[str, object]] | None:
+    """(function, arguments, keywords) of a `functools.partial`; None for anything else."""
+    if not issubclass(type(value), functools.partial):
+        return None
+    function, args, keywords = (member.__get__(value) for member in _MEMBERS)
+    return function, args, keywords
 
 
 class _Partial(Kind):
@@ -257,22 +280,45 @@ class _Partial(Kind):
         base.__setstate__(value, (*(part for _, part in items), {}))
 
 
-class _Method(_Fixed):
-    """A method of an object, which may hold tensors."""
-
-    def items(self, value: Any) -> Iterable[tuple[object, object]]:
-        return (("__func__", value.__func__), ("__self__", value.__self__))
-
-    def of(self, items: list[Any]) -> object:
-        return types.MethodType(*items)
-
-
 class _Weak(_Fixed):
     def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return (("()", value()),)
 
     def of(self, items: list[object]) -> object:
         return weakref.ref(items[0]) if items[0] is not None else _DEAD
+
+
+_SMALL = 4096
+"""Bytes of an array that is compared by its content at each call."""
+
+
+class ArrayContent(NamedTuple):
+    """What a NumPy array holds."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    data: bytes | None
+    """None for more than can be compared at each call, and for Python objects."""
+
+    @classmethod
+    def of(cls, array: Any) -> ArrayContent:
+        fits = array.nbytes <= _SMALL and not array.dtype.hasobject
+        data = array.tobytes() if fits else None
+        return cls(array.dtype.str, array.shape, array.strides, data)
+
+    def array(self) -> Any:
+        """A new one."""
+        numpy = sys.modules["numpy"]
+        return numpy.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+def span(array: Any) -> tuple[int, int]:
+    """Where the memory of a NumPy array begins and ends."""
+    first = last = int(array.ctypes.data)
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        first, last = first + min(0, (size - 1) * stride), last + max(0, (size - 1) * stride)
+    return first, last + (int(array.itemsize) if array.size else 0)
 
 
 class _Array(Kind):
@@ -361,8 +407,6 @@ def _kind_of(cls: type) -> Kind | None:
         return _Array(cls)
     base = _solid(cls)
     made = _Tuple if issubclass(cls, tuple) else _BASES.get(base)  # torch.return_types too
-    if issubclass(cls, defaultdict):
-        made = _DefaultDict
     opaque = made is Kind and (_is_value(cls) or not _has_attributes(cls))
     if made is None or opaque or (made is _Weak and cls is not base):
         return _Registered(cls) if cls in pytree.SUPPORTED_NODES else None
@@ -385,11 +429,8 @@ def _is_value(cls: type) -> bool:
 
 def _solid(cls: type) -> type:
     """The class that lays out the memory of objects: the first whose ``__new__`` is not Python."""
-    for one in cls.__mro__:
-        new = vars(one).get("__new__")
-        if new is not None and not isinstance(new, (staticmethod, classmethod)):
-            return one
-    return object
+    pythons = (type(None), staticmethod, classmethod)
+    return next(c for c in cls.__mro__ if not isinstance(vars(c).get("__new__"), pythons))
 
 
 def _slots(cls: type) -> dict[str, types.MemberDescriptorType]:

@@ -128,9 +128,6 @@ def maker(node: object) -> Maker | None:
     """`Together` for a node, faster; None where an object is at two places, or was there before."""
     if not isinstance(node, Node):
         return lambda tensors: node
-    if type(node) is HeldObject:
-        held = node.value
-        return lambda tensors: held
     if type(node) is Slot:
         return itemgetter(node.position)
     if not isinstance(node, Made):
@@ -172,4 +169,4 @@ def map_tensors(
     """The same structure, of new objects, with each tensor replaced; one at two places once."""
     apart = Apart(unique=unique)
     root = apart.root(value, "")
-    return Together([replace(tensor) for tensor in apart.tree.tensors]).root(root)
+    return Together([replace(tensor) for tensor in apart.tensors]).root(root)

@@ -65,21 +65,8 @@ class Made(Node):
         return self.kind.cls
 
 
-@dataclass
-class Tree:
-    """Several objects, taken apart in one go."""
-
-    roots: list[object] = field(default_factory=list)
-    tensors: list[Any] = field(default_factory=list)
-    """With numbers that move, while a step is recorded."""
-    places: list[str] = field(default_factory=list)
-    """The path of each tensor."""
-    objects: list[tuple[object, Made]] = field(default_factory=list)
-    """Each object that is no leaf, before what is in it."""
-
-
 class Apart:
-    """Takes objects apart.
+    """Takes objects apart, each object once.
 
     Args:
         known: objects and tensors, by identity, that stand for themselves.
@@ -96,19 +83,24 @@ class Apart:
         held: Collection[int] = (),
         numbers: bool = False,
     ) -> None:
-        self._numbers = numbers
-        self.tree = Tree()
+        self.roots: list[object] = []
+        self.tensors: list[Any] = []
+        """With numbers that move, while a step is recorded."""
+        self.places: list[str] = []
+        """The path of each tensor."""
+        self.objects: list[tuple[object, Made]] = []
+        """Each object that is no leaf, before what is in it."""
         self.paths: list[str] = []
-        """Where each object was found that is no leaf."""
+        """Where each of them was found."""
         self.known = known or {}
-        self._unique, self._held = unique, held
+        self._unique, self._held, self._numbers = unique, held, numbers
         self._slots: dict[int, Slot] = {}
         self._made: dict[int, Made] = {}
 
     def root(self, value: object, path: str) -> object:
         """Take one more object apart; gives its node."""
         node = self._node(value, path)
-        self.tree.roots.append(node)
+        self.roots.append(node)
         return node
 
     def parts_of(self, value: object, kind: Kind, path: str) -> list[Part]:
@@ -128,14 +120,11 @@ class Apart:
         again = self._made.get(id(value))
         if again is not None:
             return Again(again.number, again)
-        tree = self.tree
-        made = self._made[id(value)] = Made(len(tree.objects), kind, [])
+        made = self._made[id(value)] = Made(len(self.objects), kind, [])
         self.paths.append(path)
-        self.paths.append(path)
-        tree.objects.append((value, made))  # which keeps it, and its id, for as long as this takes
-        before, slots = len(tree.tensors), len(self._slots)
+        self.objects.append((value, made))  # which keeps it, and its id, for as long as this takes
         made.parts = self.parts_of(value, kind, path)
-        if len(tree.tensors) == before and not _has_slots(made, slots):
+        if not any(_is_of_call(part) for _, part in made.parts):
             made.original = value
             made.held = id(value) in self._held
         return made
@@ -143,48 +132,43 @@ class Apart:
     def _slot(self, tensor: Any, path: str) -> Slot:
         if self._unique and id(tensor) in self._slots:
             return self._slots[id(tensor)]
-        slot = self._slots[id(tensor)] = Slot(len(self.tree.tensors))
-        self.tree.tensors.append(tensor)
-        self.tree.places.append(path)
+        slot = self._slots[id(tensor)] = Slot(len(self.tensors))
+        self.tensors.append(tensor)
+        self.places.append(path)
         return slot
 
 
-def _has_slots(made: Made, slots: int) -> bool:
-    return any(
-        isinstance(part, (Slot, Given, Again)) or (isinstance(part, Made) and part.original is None)
-        for _, part in made.parts
-    )
+def _is_of_call(node: object) -> bool:
+    """True for the node of an object with a tensor in it, or one that was there before."""
+    if isinstance(node, Made):
+        return node.original is None
+    return isinstance(node, (Slot, Given, Again))
 
 
 def tensors_in(value: object, path: str = "") -> list[tuple[str, torch.Tensor]]:
     """(path, tensor) of each tensor in an object."""
     apart = Apart()
     apart.root(value, path)
-    return list(zip(apart.tree.places, apart.tree.tensors, strict=True))
+    return list(zip(apart.places, apart.tensors, strict=True))
 
 
 def mutable_parts(value: object) -> Iterator[tuple[Kind, object, list[Part]]]:
     """(kind, object, what it holds) of an object and all objects in it that may change."""
     apart = Apart()
     apart.root(value, "")
-    for held, made in apart.tree.objects:
+    for held, made in apart.objects:
         if made.kind.mutable:
             yield made.kind, held, made.kind.parts(held)
 
 
 def leaves_in(value: object, path: str) -> Iterator[tuple[str, object]]:
     """(path, leaf) of all leaves of an object: tensors, and what is not taken apart."""
-    return _leaves(value, path, {})
-
-
-def _leaves(value: object, path: str, seen: dict[int, object]) -> Iterator[tuple[str, object]]:
-    kind = None if isinstance(value, torch.Tensor) else kind_of(type(value))
-    if kind is None:
-        yield path, value
-    elif id(value) not in seen:
-        seen[id(value)] = value
-        for step, part in kind.parts(value):
-            yield from _leaves(part, f"{path}{step}", seen)
+    apart = Apart()
+    for place, leaf in leaves_of(apart.root(value, path), path):
+        if isinstance(leaf, Slot):
+            yield place, apart.tensors[leaf.position]
+        elif not isinstance(leaf, Node):
+            yield place, leaf
 
 
 def leaves_of(node: object, path: str = "") -> Iterator[tuple[str, object]]:
@@ -245,21 +229,15 @@ def check(value: object, path: str) -> None:
 
 
 def fault(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[str, Unfit]:
-    """The path of the first part of a call that has no key, and why.
-
-    Raises StopIteration where each has one.
-    """
-    return next(_faults(args, kwargs))
-
-
-def _faults(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[str, Unfit]]:
+    """The path of the first part of a call that has no key, and why."""
     for path, value in named(args, kwargs):
         leaves = [*leaves_in(value, path), (path, value)]  # a key of a dict is part of no leaf
         for place, leaf in leaves:
             try:
                 key_of(leaf, [], {})
             except Unfit as unfit:
-                yield place, unfit
+                return place, unfit
+    raise AssertionError("each part has a key")
 
 
 def named(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -13,12 +13,14 @@ from ...guards import Name, same_value
 from ...guards.looks import Aspect, Never, Same, is_number
 from ...ir.program import Role
 from ...ir.values import flat
+from ...lines import SourceLine
+from ...reasons import Reason
 from ...structure import NOTHING, Returned
 from ..ops.facts import ITEM
-from ..tape.tape import Entry, Ref, TensorLayout
+from ..tape.tape import Entry, Ref, Tape, TensorLayout, refs
 from ..tape.watch import is_own
 from .outcome import Outcome
-from .unlike import Difference as Difference, Kind as Kind
+from .unlike import Difference as Difference
 
 _INDEX = (
     "index by a tensor with dimensions, x[i : i + 1] or x[i.view(1)], or use index_select, gather "
@@ -59,13 +61,13 @@ def difference(old: Outcome, new: Outcome) -> Difference | None:
 def _cause(old: Outcome, new: Outcome) -> str:
     """The first number that both calls have moved: another input is what comes of it."""
     moved = (one for part in (_attributes, _names) for one in part(old, new))
-    first = next((one for one in moved if one.kind is Kind.ATTRIBUTE), None)
+    first = next((one for one in moved if one.reason is Reason.MOVED), None)
     return "" if first is None else f"{first.what} (at {first.where})"
 
 
 def _flags(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if what := new.step.flags.unlike(old.step.flags):
-        yield Difference(Kind.FLAG, what)
+        yield Difference(Reason.TRAINS, what)
 
 
 def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -74,9 +76,9 @@ def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if before is None or now is None or before[0] != now[0]:
             gone, come = (_called(*one) for one in ((old, before), (new, now)))
             what = f"it reads {come or 'nothing'} where it read {gone or 'nothing'}"
-            yield Difference(Kind.STRUCTURE, what)
+            yield Difference(Reason.STRUCTURE, what)
         elif _kind(before[1]) != _kind(now[1]):
-            yield Difference(Kind.STRUCTURE, f"{now[0]} has another shape, dtype or layout")
+            yield Difference(Reason.STRUCTURE, f"{now[0]} has another shape, dtype or layout")
 
 
 def _called(outcome: Outcome, found: tuple[str, TensorLayout | None] | None) -> str:
@@ -84,7 +86,7 @@ def _called(outcome: Outcome, found: tuple[str, TensorLayout | None] | None) -> 
     if found is None or not found[0].startswith("free."):
         return "" if found is None else found[0]
     index = next(index for leaf, index in outcome.leaves if leaf.fqn == found[0])
-    line = next((e.provenance.line for e in outcome.tape.entries if _reads(e, index)), None)
+    line = _read_at(outcome.tape, index)
     shape = "" if found[1] is None else f" of shape {tuple(found[1].shape)}"
     gradient = "the gradient of " if found[0].endswith(".grad") else ""
     return f"{gradient}a tensor{shape} from outside{f' (read at {line})' if line else ''}"
@@ -104,10 +106,11 @@ def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
             continue  # another branch, or an object of the step's own: the ops tell
         if not _same(known[1], value):
             what = f"{path}.{name} was {_shown(known[1])} and is {_other(known[1], value)}"
-            kind = Kind.ATTRIBUTE if (path, name) in written else Kind.ASSIGNED
-            if isinstance(value, torch.Tensor) and (path, name) in written:
-                kind, what = Kind.STATE, f"{what}: keep it in a buffer, and update that in place"
-            yield Difference(kind, what, written.get((path, name)), (path, owner, name, value))
+            reason = Reason.MOVED if (path, name) in written else Reason.ASSIGNED
+            if isinstance(value, torch.Tensor) and reason is Reason.MOVED:
+                reason = Reason.STRUCTURE
+                what = f"{what}: keep it in a buffer, and update that in place"
+            yield Difference(reason, what, written.get((path, name)), (path, owner, name, value))
 
 
 def _assigned(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -128,11 +131,11 @@ def _names(old: Outcome, new: Outcome) -> Iterator[Difference]:
         guarded = known.guarded and name.guarded
         if not guarded and not is_number(known.found):
             continue  # what it holds is carried, or of the step's own: the ops tell
-        kind = Kind.ATTRIBUTE if known.moved or name.moved else Kind.ASSIGNED
+        reason = Reason.MOVED if known.moved or name.moved else Reason.ASSIGNED
         what = f"{name.shown} was {known.value} and is {name.value}"
         if known.value == name.value:
             what = _told_apart(known, name)
-        yield Difference(kind, what, name.where, name)
+        yield Difference(reason, what, name.where, name)
 
 
 def _told_apart(known: Name, name: Name) -> str:
@@ -152,7 +155,7 @@ def _iterators(old: Outcome, new: Outcome) -> Iterator[Difference]:
             filled = name.aspect is Aspect.KINDS
             does = "is filled with numbers that move, and others" if filled else "gives its next"
             what = f"{name.shown} {does}"
-            yield Difference(Kind.CONSTANT, what, name.where)
+            yield Difference(Reason.CONSTANT, what, name.where)
 
 
 def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -167,7 +170,7 @@ def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
             what = f"{which} was {_shown(one.value)} and is {_shown(other.value)}"
             drifts = isinstance(other.value, float)
             where = other.provenance.line
-            yield Difference(Kind.VALUE, what, where, drifts=drifts, fix=fix)
+            yield Difference(Reason.DATA, what, where, drifts=drifts, fix=fix)
 
 
 def _index(outcome: Outcome, looked_at: int) -> tuple[str, str]:
@@ -183,17 +186,17 @@ def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if before is None or now is None:
             place = now or before
             what = f"{getattr(place, 'target', '')} runs in one call only"
-            yield Difference(Kind.STRUCTURE, what, place.provenance.line if place else None)
+            yield Difference(Reason.STRUCTURE, what, place.provenance.line if place else None)
         elif before.target is not now.target or before.outs != now.outs:
             what = f"{_op(now.target)} runs where {_op(before.target)} ran"
-            yield Difference(Kind.STRUCTURE, what, now.provenance.line)
+            yield Difference(Reason.STRUCTURE, what, now.provenance.line)
         else:
             yield from _arguments(before, now)
     if len(old.tape.expectations) != len(new.tape.expectations):
-        yield Difference(Kind.STRUCTURE, "other values decide what follows")
+        yield Difference(Reason.STRUCTURE, "other values decide what follows")
     for index, (left, right) in enumerate(zip(old.tape.layouts, new.tape.layouts, strict=False)):
         if left != right and (left is None or right is None or left[2:] != right[2:]):
-            yield Difference(Kind.STRUCTURE, f"value {index} has another shape or layout")
+            yield Difference(Reason.STRUCTURE, f"value {index} has another shape or layout")
 
 
 def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
@@ -203,7 +206,7 @@ def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
     for count, other in zip(*lists, strict=False):
         if count != other:
             what = f"{_op(now.target)} takes {other} values where it took {count}"
-            yield Difference(Kind.STRUCTURE, what, now.provenance.line)
+            yield Difference(Reason.STRUCTURE, what, now.provenance.line)
     for left, right in zip_longest(
         flat((before.args, before.kwargs)), flat((now.args, now.kwargs))
     ):
@@ -212,8 +215,8 @@ def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
             plain = isinstance(left, (int, float, complex)) and isinstance(
                 right, (int, float, complex)
             )
-            kind = Kind.CONSTANT if plain else Kind.STRUCTURE
-            yield Difference(kind, what, now.provenance.line)
+            reason = Reason.CONSTANT if plain else Reason.STRUCTURE
+            yield Difference(reason, what, now.provenance.line)
 
 
 def _unmoved(old: Any, new: Any) -> bool:
@@ -235,9 +238,8 @@ def _constants(old: Outcome, new: Outcome) -> Iterator[Difference]:
         old.tape.constants.items(), new.tape.constants.items(), strict=False
     ):
         if not _same(one, other):
-            line = next((e.provenance.line for e in new.tape.entries if e.outs == index), None)
             what = f"a tensor that Python makes held {_shown(one)} and holds {_shown(other)}"
-            yield Difference(Kind.CONSTANT, what, line)
+            yield Difference(Reason.CONSTANT, what, new.tape.line_of(index))
 
 
 def _tensors(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -246,19 +248,21 @@ def _tensors(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if one.role is not Role.FREE or storage_id(one.value) == storage_id(other.value):
             continue
         if not _same(one.value, other.value):
-            line = next((e.provenance.line for e in new.tape.entries if _reads(e, index)), None)
             shape = tuple(other.value.shape)
             what = f"a tensor of shape {shape} from outside is another one, with other values"
-            yield Difference(Kind.TENSOR, what, line)
+            yield Difference(Reason.CONSTANT, what, _read_at(new.tape, index))
 
 
-def _reads(entry: Entry, index: int) -> bool:
-    return any(getattr(value, "index", None) == index for value in flat((entry.args, entry.kwargs)))
+def _read_at(tape: Tape, index: int) -> SourceLine | None:
+    """The line that first reads a value."""
+    pairs = ((entry, refs((entry.args, entry.kwargs))) for entry in tape.entries)
+    reads = (entry for entry, used in pairs if any(ref.index == index for ref in used))
+    return next((entry.provenance.line for entry in reads), None)
 
 
 def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if old.outputs != new.outputs:
-        yield Difference(Kind.STRUCTURE, "it returns or updates other values")
+        yield Difference(Reason.STRUCTURE, "it returns or updates other values")
     yield from returned_otherwise(old.out_tree, new.out_tree)
 
 
@@ -267,15 +271,15 @@ def returned_otherwise(old: Returned, new: Returned) -> Iterator[Difference]:
     for path, one, other in old.differences(new):
         if one is NOTHING:
             what = "it returns another structure, or leaves one in its arguments"
-            yield Difference(Kind.STRUCTURE, f"{what} at {path}" if path else what)
+            yield Difference(Reason.STRUCTURE, f"{what} at {path}" if path else what)
         elif not _same(one, other):
             was = f"the step returned {_shown(one)} at {path or 'its end'}"
-            yield Difference(Kind.OUTPUT, f"{was}, and now {_shown(other)}")
+            yield Difference(Reason.CONSTANT, f"{was}, and now {_shown(other)}")
 
 
 def _host(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if old.host.key() != new.host.key():
-        yield Difference(Kind.STRUCTURE, "other gradients are there, or other schedulers step")
+        yield Difference(Reason.STRUCTURE, "other gradients are there, or other schedulers step")
 
 
 def _same(old: Any, new: Any) -> bool:

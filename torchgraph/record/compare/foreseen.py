@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...structure.nested import map_nested
 from ..tape.tape import Entry, Outs, Ref, Tape, TensorLayout
 from .outcome import Outcome
 
@@ -66,21 +67,10 @@ def first_values(outcome: Outcome) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for entry in outcome.tape.entries:
         if isinstance(entry.outs, int) and entry.outs in made and entry.target in _FILLS:
-            args, kwargs = (_filled(given, tensors) for given in (entry.args, entry.kwargs))
+            given = entry.args, entry.kwargs
+            args, kwargs = map_nested(given, Ref, lambda ref: tensors[ref.index])
             found[made[entry.outs]] = entry.target(*args, **kwargs).clone()
     return found
-
-
-def _filled(value: Any, tensors: dict[int, Any]) -> Any:
-    """Arguments with tensors in the place of values."""
-    kind = type(value)
-    if kind is Ref:
-        return tensors[value.index]
-    if kind is list or kind is tuple:
-        return kind([_filled(item, tensors) for item in value])
-    if kind is dict:
-        return {key: _filled(item, tensors) for key, item in value.items()}
-    return value
 
 
 def _made(outcome: Outcome) -> dict[str, int] | None:
@@ -122,7 +112,7 @@ def _without(tape: Tape, kept: list[bool], number: list[int], values: set[int]) 
             entry.target,
             _moved(entry.args, number),
             _moved(entry.kwargs, number),
-            _numbered(entry.outs, number),
+            map_nested(entry.outs, int, number.__getitem__),
             entry.provenance,
             entry.number,
         )
@@ -147,23 +137,10 @@ def _without(tape: Tape, kept: list[bool], number: list[int], values: set[int]) 
     return Tape(layouts, entries, constants, expectations, steps)
 
 
-def _moved(value: Any, number: list[int]) -> Any:
+def _moved(value: object, number: list[int]) -> Any:
     """Arguments with the same values under their new numbers."""
-    kind = type(value)
-    if kind is Ref:
-        return Ref(number[value.index])
-    if kind is list or kind is tuple:
-        return kind([_moved(item, number) for item in value])
-    if kind is dict:
-        return {key: _moved(item, number) for key, item in value.items()}
-    return value
+    return map_nested(value, Ref, lambda ref: Ref(number[ref.index]))
 
 
 def _is_of(outs: Outs, values: set[int]) -> bool:
     return isinstance(outs, int) and outs in values
-
-
-def _numbered(outs: Outs, number: list[int]) -> Outs:
-    if isinstance(outs, list):
-        return [_numbered(one, number) for one in outs]
-    return None if outs is None else number[outs]

@@ -11,11 +11,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...distributed.replicas import Reduced
-from ...errors import UnsupportedOutput
+from ...errors import SourceLine, UnsupportedOutput
 from ...guards import Alias, Found, Name, Read
 from ...guards.looks import Same
 from ...guards.names import attribute, follow, hashable
-from ...ir.program import CallRecord, OutputSpec, Phase, Role
+from ...ir.program import CallRecord, OutputSpec, Phase, Role, arguments_in_words
 from ...live.inputs import hollow
 from ...live.named import NumberPlace
 from ...live.step import Leaf, Step
@@ -129,18 +129,10 @@ class Outcome:
 
     @property
     def serves(self) -> str:
-        """The arguments of the call in words, as `Signature.describe_inputs` has them."""
-        found = [
-            f"{leaf.fqn}: {str(leaf.value.dtype).removeprefix('torch.')}{list(leaf.value.shape)}"
-            for leaf, _ in self.leaves
-            if leaf.role is Role.INPUT
-        ]
-        return ", ".join(found) or "no tensors"
-
-    def guarded_reads(self) -> list[Read]:
-        """Those that later calls must find again: not an object that the step itself replaces."""
-        own = {(change.path, change.name) for change in self.changes}
-        return [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
+        """The arguments of the call in words."""
+        return arguments_in_words(
+            (leaf.fqn, leaf.value) for leaf, _ in self.leaves if leaf.role is Role.INPUT
+        )
 
     @property
     def led(self) -> list[Name]:
@@ -153,23 +145,16 @@ class Outcome:
         ]
         return [*self.names, *attributes]
 
-    def guarded_names(self) -> list[Name]:
-        """Those that later calls must find again."""
-        return [name for name in self.names if name.guarded]
-
     @property
     def found(self) -> Found:
-        """All of that."""
-        return Found(self.guarded_reads(), self.guarded_names(), self.aliases)
+        """What later calls must find again: not an object that the step itself replaces."""
+        own = {(change.path, change.name) for change in self.changes}
+        reads = [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
+        return Found(reads, [name for name in self.names if name.guarded], self.aliases)
 
     def forgotten(self) -> Outcome:
         """Without what it returned, and without the batch: keeping it keeps neither alive."""
-        leaves = [
-            (replace(leaf, root=_root(leaf), value=hollow(leaf.value)), index)
-            if leaf.role is Role.INPUT
-            else (leaf, index)
-            for leaf, index in self.leaves
-        ]
+        leaves = [(without_batch(leaf), index) for leaf, index in self.leaves]
         return replace(self, returned=None, loss=None, leaves=leaves, extra=())
 
     @property
@@ -194,6 +179,31 @@ def _is_of(entry: Entry, inputs: Collection[int]) -> bool:
     """True for a number that is read from one of these."""
     is_number = isinstance(entry.outs, int) and isinstance(entry.number, (int, float))
     return is_number and any(ref.index in inputs for ref in refs(entry.args))
+
+
+_MOST = 64
+"""Values that lead to one that Python reads; more make no pointer."""
+
+
+def moving_buffer(outcome: Outcome, line: SourceLine | None) -> str:
+    """The buffer that the value which Python reads in ``line`` is made of, and of nothing else."""
+    looked_at = {e.looked_at for e in outcome.tape.expectations if e.provenance.line == line}
+    made_by: dict[int, set[int]] = {}
+    for entry in outcome.tape.entries:
+        if isinstance(entry.outs, int):
+            found = {ref.index for ref in refs((entry.args, entry.kwargs))}
+            made_by.setdefault(entry.outs, set()).update(found - {entry.outs})
+    reached: set[int] = set()
+    waiting = list(looked_at)
+    while waiting and len(reached) < _MOST:
+        index = waiting.pop()
+        if index not in reached:
+            reached.add(index)
+            waiting += made_by.get(index, ())
+    leaves = [leaf for leaf, index in outcome.leaves if index in reached]
+    if waiting or not leaves or any(leaf.role is not Role.BUFFER for leaf in leaves):
+        return ""
+    return leaves[0].fqn
 
 
 def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
@@ -235,9 +245,12 @@ def repeated_in(old: Outcome, new: Outcome) -> dict[object, Assigned]:
     return found
 
 
-def _root(leaf: Leaf) -> object:
-    """An argument is gone with its call; a gradient is looked for in its parameter."""
-    return [] if isinstance(leaf.root, list) else leaf.root
+def without_batch(leaf: Leaf) -> Leaf:
+    """An input without data; an argument is gone with its call, a gradient is looked for again."""
+    if leaf.role is not Role.INPUT:
+        return leaf
+    root = [] if isinstance(leaf.root, list) else leaf.root
+    return replace(leaf, root=root, value=hollow(leaf.value))
 
 
 def loss_of(losses: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> int | None:

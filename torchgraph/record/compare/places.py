@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import singledispatch
 
 import torch
 
@@ -27,7 +26,7 @@ def differs_in_places(
     """
     filling = Filling(tensors, copy)
     for number, one in enumerate(host.assigned):
-        there = lies_at(one.place, call)
+        there = _lies_at(one.place, call)
         if there is _UNTOLD:
             continue
         name = f"what it leaves at {_called(one.place) or number}"
@@ -45,30 +44,16 @@ def differs_in_places(
             yield name, expected, got
 
 
-@singledispatch
-def lies_at(place: object, call: Call) -> object:
+def _lies_at(place: object, call: Call) -> object:
     """What is there now; of places that are added to nobody can tell."""
+    match place:
+        case OnArgument():
+            return getattr(call.tensors[place.position], place.name, None)
+        case Item():
+            return place.read()
+        case GradientOf() | Named():
+            return place["value"]
     return _UNTOLD
-
-
-@lies_at.register
-def _(place: GradientOf, call: Call) -> object:
-    return place["value"]
-
-
-@lies_at.register
-def _(place: OnArgument, call: Call) -> object:
-    return getattr(call.tensors[place.position], place.name, None)
-
-
-@lies_at.register
-def _(place: Item, call: Call) -> object:
-    return place.read()
-
-
-@lies_at.register
-def _(place: Named, call: Call) -> object:
-    return place["value"]
 
 
 def _called(place: object) -> str:

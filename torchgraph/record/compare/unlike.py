@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any, NamedTuple
 
 from ...errors import AttributeReadAndWritten, EagerWarning, MovingConstant, SourceLine
@@ -10,20 +9,6 @@ from ...guards import Name, Read
 from ...guards.looks import is_number
 from ...lines import is_installed
 from ...reasons import Because, Reason
-
-
-class Kind(enum.Enum):
-    """What is not the same."""
-
-    STRUCTURE = "structure"  # other ops, other states
-    VALUE = "value"  # a value that Python looked at
-    CONSTANT = "constant"  # a number or a tensor that Python made
-    TENSOR = "tensor"  # a tensor from outside is another one
-    ATTRIBUTE = "attribute"  # the step reads it and writes it
-    ASSIGNED = "assigned"  # an attribute that the step only reads
-    STATE = "state"  # a tensor in an attribute: it is carried from call to call
-    FLAG = "flag"  # other parameters train
-    OUTPUT = "output"  # something returned that is no tensor
 
 
 class Said(NamedTuple):
@@ -40,7 +25,7 @@ class Said(NamedTuple):
 class Difference(NamedTuple):
     """The first thing that is not the same."""
 
-    kind: Kind
+    reason: Reason
     what: str
     where: SourceLine | None = None
     read: Read | Name | None = None
@@ -55,13 +40,13 @@ class Difference(NamedTuple):
     @property
     def is_of_contents(self) -> bool:
         """True for an object that the step moves."""
-        moved = self.kind is Kind.ATTRIBUTE
+        moved = self.reason is Reason.MOVED
         return moved and isinstance(self.read, Name) and not is_number(self.read.found)
 
     @property
     def is_of_state(self) -> bool:
         """True where each of several programs may serve: for a value, for what trains."""
-        return self.kind in (Kind.VALUE, Kind.FLAG)
+        return self.reason in (Reason.DATA, Reason.TRAINS)
 
     @property
     def never_settles(self) -> bool:
@@ -71,8 +56,8 @@ class Difference(NamedTuple):
             number = is_number(found) and found[0] is not str  # a text is one of few
         else:
             number = self.read is not None and type(self.read[-1]) in (int, float)
-        counter = self.kind is Kind.ATTRIBUTE and number
-        return counter or self.kind in (Kind.CONSTANT, Kind.TENSOR, Kind.OUTPUT)
+        counter = self.reason is Reason.MOVED and number
+        return counter or self.reason is Reason.CONSTANT
 
     @property
     def at(self) -> str:
@@ -85,51 +70,33 @@ class Difference(NamedTuple):
             return self.read.shown if self.read else ""
         return ".".join((self.read[0], self.read[2]))
 
-    @property
-    def reason(self) -> Reason:
-        """Which of the reasons it is."""
-        return _REASONS[self.kind]
-
     def said(self) -> Said:
         """Why a step goes on in eager in which calls go on to be unlike in this."""
         what, at, reason = self.what, self.at, self.reason
         # Nobody changes a line of a package that is installed.
         installed = self.where is not None and is_installed(self.where.filename)
         outside = Reason.NO_PROGRAM.way_out if installed else ""
-        if self.kind in (Kind.STRUCTURE, Kind.STATE):
+        if reason is Reason.STRUCTURE:
             why = f"it is not the same from call to call, {what}{at}"
             if not self.cause:
                 return Said(Because(reason, why))
             why = f"{why}; it moves what it reads: {self.cause}"
             return Said(Because(Reason.MOVED, why), "", AttributeReadAndWritten)
-        if self.kind is Kind.ASSIGNED:
+        if reason is Reason.ASSIGNED:
             found = self.read.found if isinstance(self.read, Name) else None
             filled = isinstance(found, tuple) and not is_number(found)
             assigned = "changed" if filled else "assigned anew"
             fix = outside or reason.way_out
             why = f"{what}, {assigned} between calls, until it stays as it is: {fix}"
             return Said(Because(reason, why), self._path)
-        if self.kind is Kind.FLAG:
+        if reason is Reason.TRAINS:
             why = f"{what} as it begins, again and again: {reason.way_out}"
             return Said(Because(reason, why), "requires_grad")
-        if self.kind is Kind.VALUE:
+        if reason is Reason.DATA:
             sized = self.where is not None and "one_hot(" in self.where.text
             usual = outside or reason.way_out
             fix = self.fix or ("give one_hot its num_classes" if sized else usual)
             why = f"{what}{at}, again and again: {fix}"
             return Said(Because(reason, why), f"a value{at}")
-        kind = AttributeReadAndWritten if self.kind is Kind.ATTRIBUTE else MovingConstant
+        kind = AttributeReadAndWritten if reason is Reason.MOVED else MovingConstant
         return Said(Because(reason, f"from call to call, {what}{at}"), "", kind, outside)
-
-
-_REASONS = {
-    Kind.STRUCTURE: Reason.STRUCTURE,
-    Kind.STATE: Reason.STRUCTURE,
-    Kind.VALUE: Reason.DATA,
-    Kind.CONSTANT: Reason.CONSTANT,
-    Kind.TENSOR: Reason.CONSTANT,
-    Kind.OUTPUT: Reason.CONSTANT,
-    Kind.ATTRIBUTE: Reason.MOVED,
-    Kind.ASSIGNED: Reason.ASSIGNED,
-    Kind.FLAG: Reason.TRAINS,
-}

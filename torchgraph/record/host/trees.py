@@ -122,7 +122,7 @@ class Trees:
     @property
     def objects(self) -> list[object]:
         """All that was taken apart."""
-        return [value for value, _ in self._apart.tree.objects]
+        return [value for value, _ in self._apart.objects]
 
     def has(self, value: object) -> bool:
         """True for what was there before."""
@@ -147,7 +147,7 @@ class Trees:
 
     def _more(self, slot: Slots) -> tuple[object, ...]:
         known = len(self.slots)
-        self.slots += map(slot, self._apart.tree.tensors[known:])
+        self.slots += map(slot, self._apart.tensors[known:])
         return tuple(self.slots[known:])
 
 
