@@ -15,7 +15,7 @@ import torch
 
 from ...errors import SourceLine
 from ...guards import ABSENT
-from ...guards.looks import count, elements, is_container, look, own
+from ...guards.looks import count, elements, is_buffer, is_container, look, own
 from ...guards.names import By, of_class
 from ..chains.behind import (
     PROBED,
@@ -128,11 +128,12 @@ class Walk:
                 self.add(str(at), ABSENT, name, Use.NAMED)
             if callable(found.value):
                 self._method_of(at, value)
-            if self._guarded(value):  # its attributes have no names here
-                self._ledger.mark(found.value)
             is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
             state = is_slot and id(value) in self.moving
             ways = [] if state else [*found.sources(sources), *self._in_dict(value, found)]
+            if self._guarded(value):  # its attributes have no names here
+                self._ledger.mark(found.value)
+                ways += [Source(found.value, ())] if is_buffer(found.value) else []
             value, sources = found.value, ways
         self._arrive(chain, use, value, sources)
 
