@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import decimal
 import gc
-import locale
 import os
 import random
 import secrets
@@ -54,32 +52,6 @@ def _in_class(holder: Any, name: str) -> object:
     """What a class holds under a name, as it lies there."""
     held = (vars(cls)[name] for cls in getattr(holder, "__mro__", ()) if name in vars(cls))
     return next(held, None)
-
-
-@cache
-def of_process() -> dict[int, tuple[object, str, Callable[[], object]]]:
-    """By identity, functions and classes that go by a setting of the process: how to ask for it."""
-    numpy: Any = sys.modules.get("numpy")
-    rows: list[tuple[object, str, Callable[[], object]]] = [
-        (sys.getrecursionlimit, "sys.getrecursionlimit()", sys.getrecursionlimit),
-        (sys.getswitchinterval, "sys.getswitchinterval()", sys.getswitchinterval),
-        (_GETCWD, "the working directory", os.getcwd),
-        (decimal.getcontext, "decimal.getcontext()", _decimal),
-        (decimal.Decimal, "decimal.getcontext()", _decimal),
-        (locale.getlocale, "locale.getlocale()", locale.getlocale),
-    ]
-    for name in ("geterr", "get_printoptions") if numpy is not None else ():
-        ask = getattr(numpy, name)
-        rows.append((ask, f"numpy.{name}()", ask))
-    return {id(row[0]): row for row in rows}
-
-
-_GETCWD = os.getcwd
-
-
-def _decimal() -> object:
-    context = decimal.getcontext()
-    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals
 
 
 _SETTERS = ("seed", "setstate", "set_state", "manual_seed", "set_offset")

@@ -34,7 +34,7 @@ from ...errors import SourceLine
 from ...guards import ABSENT, Name
 from ...guards.looks import Same, count, elements, is_generator, look, shown
 from . import functions, settings
-from .questions import Question, question
+from .questions import ANSWER, question
 
 _CACHED = type(functools.lru_cache(len))
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
@@ -51,13 +51,15 @@ _FUNCTIONS = (
 _Meets = Callable[["Reached", Any, "SourceLine | None", int], None]
 
 
-class Met(NamedTuple):
-    """A question with the answer that the step found."""
+class _Moving(NamedTuple):
+    """A generator or a file that the step may move on."""
 
-    question: Question
-    found: object
-    value: str
-    """The answer in words."""
+    value: Any
+    state: Callable[[Any], object]
+    before: object
+    """Its state when it was met."""
+    words: str
+    """What the step does where that is another one afterwards."""
     where: SourceLine | None
 
 
@@ -65,18 +67,16 @@ class Reached:
     """What one recording has reached."""
 
     def __init__(self) -> None:
-        self.met: dict[int, Met] = {}
-        """By the question's identity: what is to be asked again."""
+        self._answers: dict[Hashable, Name] = {}
+        """The guards that ask again."""
         self.settings: dict[str, object] = {}
         """By their words, settings as they were when the step began: so calls will ask for them."""
-        self._drawn: dict[int, tuple[Any, object, SourceLine | None]] = {}
-        """Generators with their state when they were met."""
-        self._files: dict[int, tuple[Any, int, SourceLine | None]] = {}
-        """Files that are read, and where they stood."""
+        self._moving: dict[int, _Moving] = {}
+        """By identity, generators and files that are read."""
         self.opened: set[object] = set()
         """Paths that the step has opened itself."""
-        self.written: list[SourceLine | None] = []
-        """Lines that reach a file which may be written."""
+        self.logs: dict[tuple[str, SourceLine | None], None] = {}
+        """What logs, in its order."""
         self.clock: tuple[str, SourceLine | None] | None = None
         """The first clock."""
         self.unknown: dict[str, SourceLine | None] = {}
@@ -109,41 +109,51 @@ class Reached:
             self._is_made = False
 
     def ask(
-        self, key: Hashable, words: str, ask: Callable[[], Any], where: SourceLine | None
+        self,
+        key: Hashable,
+        words: str,
+        ask: Callable[[], Any],
+        where: SourceLine | None,
+        before: object = None,
     ) -> None:
-        """The step goes by this answer."""
-        one = question(key, words, ask)
-        if id(one) not in self.met:
-            value = self.settings.get(words, one.answer)
-            self.met[id(one)] = Met(one, look(value), shown(value), where)
+        """The step goes by this answer: ``before``, where it was asked already."""
+        one = question(key, ask)
+        if key not in self._answers:
+            value = self.settings.get(words, one.answer) if before is None else before
+            found = look(value), shown(value), where
+            self._answers[key] = Name(words, lambda: one, ANSWER, True, *found)
+
+    def log(self, what: str, where: SourceLine | None) -> None:
+        """Something is written that no replay writes."""
+        self.logs.setdefault((what, where))
+
+    def asks_clock(self, what: str, where: SourceLine | None) -> None:
+        """A function is called that gives another value at each call."""
+        self.clock = self.clock or (what, where)
 
     def names(self) -> list[Name]:
         """The guards that ask again."""
-        return [one.question.name(one.found, one.value, one.where) for one in self.met.values()]
+        return list(self._answers.values())
 
     def moved(self) -> tuple[str, SourceLine | None] | None:
         """The first thing that the step itself has left otherwise."""
-        for one in self.met.values():
-            if one.question.look() != one.found:
-                return one.question.words, one.where
-        return None
+        moved = (name for name in self._answers.values() if not name.holds())
+        return next(((name.shown, name.where) for name in moved), None)
 
     def drawn(self) -> tuple[str, SourceLine | None] | None:
         """The first generator that was moved, or file that was read on."""
-        for generator, before, where in self._drawn.values():
-            if not _is_of_all(generator) and _state(generator) != before:
-                return f"the step draws from a {type(generator).__name__} of its own", where
-        for file, before_, where in self._files.values():
-            if _position(file) != before_:
-                return "the step reads on in an open file", where
+        for one in self._moving.values():
+            if not _is_of_all(one.value) and one.state(one.value) != one.before:
+                return one.words, one.where
         return None
 
     def guard_states(self) -> None:
         """Where states are set, the one that the step starts from counts."""
-        for key, (generator, before, where) in self._drawn.items() if self._seeds else ():
-            words = f"the state of a {type(generator).__name__}"
-            one = question(("state", key), words, functools.partial(_state, generator))
-            self.met.setdefault(id(one), Met(one, look(before), shown(before), where))
+        for key, one in self._moving.items() if self._seeds else ():
+            if one.state is _state:
+                words = f"the state of a {type(one.value).__name__}"
+                ask = functools.partial(_state, one.value)
+                self.ask(("state", key), words, ask, one.where, one.before)
 
     # --- by kind ----------------------------------------------------------------------------------
 
@@ -160,17 +170,17 @@ class Reached:
 
     def _generator(self, value: Any, where: SourceLine | None, level: int) -> None:
         if isinstance(value, random.SystemRandom):
-            self.clock = self.clock or ("random.SystemRandom()", where)
+            self.asks_clock("random.SystemRandom()", where)
         elif self._is_new(value) and not _is_default(value) and _state(value) is not None:
-            self._drawn[id(value)] = value, _state(value), where
+            words = f"the step draws from a {type(value).__name__} of its own"
+            self._moving[id(value)] = _Moving(value, _state, _state(value), words, where)
             if isinstance(value, torch.Generator):
                 self.ask(("seed", id(value)), "initial_seed()", value.initial_seed, where)
 
     def _is_new(self, value: object) -> bool:
         """True for what was met for the first time, and is not of the step's own making."""
         known = self._made.get(id(value))
-        made = known is not None and known() is value
-        if made or id(value) in self._drawn or id(value) in self._files:
+        if id(value) in self._moving or (known is not None and known() is value):
             return False
         if self._is_made:
             self._made[id(value)] = Same(value)
@@ -196,7 +206,7 @@ class Reached:
 
     def _function(self, value: Any, where: SourceLine | None, level: int) -> None:
         if (known := functions.clocks().get(id(value))) is not None:
-            self.clock = self.clock or (known[1], where)
+            self.asks_clock(known[1], where)
         elif self._known(value, where):
             pass
         elif functions.sets_a_generator(value):
@@ -209,14 +219,11 @@ class Reached:
 
     def _known(self, value: object, where: SourceLine | None) -> bool:
         """Ask what a function or class goes by of which that is known; False for others."""
-        if (asks := settings.functions().get(id(value))) is not None:
-            self.ask(("setting", asks[1].words), asks[1].words, asks[1].ask, where)
-        elif (of_process := functions.of_process().get(id(value))) is not None:
-            _, words, ask = of_process
-            self.ask(("process", words), words, ask, where)
-        else:
-            return False
-        return True
+        found = settings.functions().get(id(value))
+        if found is not None:
+            _, words, ask = found
+            self.ask(("setting", words), words, ask, where)
+        return found is not None
 
     def _foreign(self, value: object, where: SourceLine | None, level: int) -> None:
         if functions.is_unknown(value):
@@ -243,14 +250,14 @@ class Reached:
         if value.closed:
             return
         if value.writable():
-            self.written.append(where)
+            self.log("a file is written", where)
         elif self._is_new(value) and getattr(value, "name", "") not in self.opened:
-            self._files[id(value)] = value, _position(value), where
+            words = "the step reads on in an open file"
+            self._moving[id(value)] = _Moving(value, _position, _position(value), words, where)
 
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype})
 _BY_TYPE: tuple[tuple[tuple[type, ...], _Meets], ...] = (
-    ((torch.Tensor, torch.nn.Module), lambda *_: None),
     ((ContextVar,), Reached._context),
     ((_CACHED,), Reached._cached),
     (_HOLDS, Reached._reduced),
@@ -271,9 +278,11 @@ _BY_TYPE: tuple[tuple[tuple[type, ...], _Meets], ...] = (
 
 def _meets_of(kind: type) -> _Meets | None:
     """What is done about objects of a class; None: nothing."""
+    if issubclass(kind, (torch.Tensor, torch.nn.Module)):
+        return None
     for kinds, meets in _BY_TYPE:
         if issubclass(kind, kinds):
-            return None if kinds[0] is torch.Tensor else meets
+            return meets
     module = str(kind.__module__)
     if module.startswith("torch.backends"):
         return Reached._settings

@@ -1,8 +1,11 @@
-"""The settings of torch that code may ask for: who gives each, and who asks or sets it."""
+"""The settings of the process that code may ask for: who gives each, and who asks or sets it."""
 
 from __future__ import annotations
 
+import decimal
 import functools
+import locale
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -93,18 +96,37 @@ def settings() -> tuple[Setting, ...]:
     return tuple(_rows())
 
 
+GETCWD = os.getcwd
+"""Python's own: while a step is recorded another one stands for it."""
+
+
+def _decimal() -> object:
+    context = decimal.getcontext()
+    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals
+
+
 @functools.cache
-def functions() -> dict[int, tuple[object, Setting]]:
-    """By identity, functions that ask for a setting or set it."""
-    found: dict[int, tuple[object, Setting]] = {}
+def functions() -> dict[int, tuple[object, str, Callable[[], object]]]:
+    """By identity, functions and classes that go by a setting, or set it: how to ask for it."""
+    rows: list[tuple[object, str, Callable[[], object]]] = [
+        (sys.getrecursionlimit, "sys.getrecursionlimit()", sys.getrecursionlimit),
+        (sys.getswitchinterval, "sys.getswitchinterval()", sys.getswitchinterval),
+        (GETCWD, "the working directory", GETCWD),
+        (decimal.getcontext, "decimal.getcontext()", _decimal),
+        (decimal.Decimal, "decimal.getcontext()", _decimal),
+        (locale.getlocale, "locale.getlocale()", locale.getlocale),
+    ]
+    numpy: Any = sys.modules.get("numpy")
+    for name in ("geterr", "get_printoptions") if numpy is not None else ():
+        rows.append((getattr(numpy, name), f"numpy.{name}()", getattr(numpy, name)))
     for one in settings():
         for path in one.names:
             holder: Any = torch
             for part in path.split("."):
                 holder = getattr(holder, part, None)
             if holder is not None:
-                found[id(holder)] = holder, one
-    return found
+                rows.append((holder, one.words, one.ask))
+    return {id(row[0]): row for row in rows}
 
 
 _OF_MATMUL = (
