@@ -34,12 +34,12 @@ from ..chains.chains import EACH, Chain, ChainStep, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
 from ..chains.items import Items
 from ..chains.resolve import Source, imported, leads_to
-from ..chains.touched import Counts, Met, RowKey, Touches
+from ..chains.touched import Counts, Met, Touches
 from ..host.trees import Trees
 from ..tape.acted import Acted
 from .frames import Frames
 from .known import unnoticed
-from .ledger import Ledger
+from .ledger import Ledger, Row
 from .lookups import Looked
 from .walk import Walk
 
@@ -321,7 +321,7 @@ class NameWatch:
         """The tensors that names lead to, after the step as before."""
         return self._ledger.pinned()
 
-    def moved(self) -> set[RowKey]:
+    def moved(self) -> set[Row]:
         """The places that the step has changed so far."""
         return self._ledger.moved()
 

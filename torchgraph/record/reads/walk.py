@@ -357,8 +357,6 @@ class Walk:
         deep: bool = True,
         perhaps: bool = False,
     ) -> None:
-        if use is Use.COMPARED:
-            self._ledger.identify(value, source)
         use = Use.COUNTED if use is Use.PLACED else use
         key = self._ledger.add(Meeting(text, value, use, self.where, deep), source, perhaps=perhaps)
         if use < Use.NAMED:
