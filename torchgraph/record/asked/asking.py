@@ -70,7 +70,7 @@ class Asking:
         self.reached = Reached()
         names.frames.passes_over, trail.only_logs = only_logs, runs_log
         self._drawing = names.frames.drawing
-        names.meet, names.made = self.reached.meet, self.reached.made
+        names.walk.meet, names.walk.made = self.reached.meet, self.reached.made
 
     @contextmanager
     def active(self, recorder: Recorder, call: Call) -> Iterator[None]:

@@ -32,7 +32,8 @@ from ..._torch.surroundings import checks_arguments
 from ..._torch.tensors import address_of
 from ...errors import SourceLine
 from ...guards import ABSENT, Name
-from ...guards.looks import Same, count, elements, is_generator, look, shown
+from ...guards.looks import Same, count, is_generator, look, shown
+from ..chains.inside import values_in
 from . import functions, settings
 from .questions import ANSWER, question
 
@@ -159,7 +160,7 @@ class Reached:
 
     def _parts(self, value: Any, where: SourceLine | None, level: int) -> None:
         if level < _DEEP and count(value) <= _PARTS:  # none of the user's code runs for it
-            for item in dict.values(value) if isinstance(value, dict) else elements(value):
+            for item in values_in(value):
                 self.meet(item, where, level + 1)
         if isinstance(value, defaultdict):
             self.meet(value.default_factory, where, level + 1)

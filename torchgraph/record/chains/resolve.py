@@ -26,10 +26,11 @@ from torch import nn
 
 from ..._torch.modules import STATE
 from ...guards import ABSENT
-from ...guards.looks import count, elements, in_class, is_container, own
+from ...guards.looks import count, in_class, is_container, own
 from ...guards.names import By, Path, follow, of_class
 from ..tape.number import node_of
 from .chains import Chain
+from .inside import values_in
 
 _LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)
 _LIBRARIES -= {"__main__"}
@@ -40,6 +41,10 @@ class Source(NamedTuple):
 
     owner: object
     path: Path
+
+    def item(self, key: object) -> Source:
+        """The way on to an item of a container."""
+        return Source(self.owner, (*self.path, (By.ITEM, key)))
 
 
 class Lookup(NamedTuple):
@@ -260,8 +265,7 @@ _FEW = 64
 def is_ours(value: object) -> bool:
     """True for what stands in for a number or a function while the step is recorded."""
     if is_container(value) and count(value) <= _FEW:
-        items = dict.values(value) if isinstance(value, dict) else elements(value)
-        return any(is_ours(item) for item in items if not _is_users(item))
+        return any(is_ours(item) for item in values_in(value) if not _is_users(item))
     if isinstance(value, FunctionType):
         return str(value.__globals__.get("__name__")).startswith(_OURS)
     return str(type(value).__module__).startswith(_OURS)

@@ -7,46 +7,29 @@ ask what lies under a name, the answer is known by then, and with it which instr
 from __future__ import annotations
 
 import dis
-from collections.abc import Mapping
 from types import CodeType, FrameType
-from typing import NamedTuple
 
 from ...guards import ABSENT
-from ..chains.chains import Chain, Line
+from ..chains.chains import Chain, Line, Test
 from ..chains.resolve import leads_to
+from .scan import JUMPS
 
 _PASSES = ("LOAD_", "PUSH_NULL", "NOP", "CACHE", "RESUME", "EXTENDED_ARG", "COPY", "TO_BOOL")
 """What a line may do before its first question: nothing that could change the answer."""
 _PLAIN = (bool, int, float, str, type(None))
 
 
-class Test(NamedTuple):
-    """What a line asks first, and the line as it is where that skips a part of it."""
-
-    chain: Chain
-    skips: str
-    """The last words of the jump's name: ``IF_FALSE``, ``IF_NONE``."""
-    line: Line
-
-
-class _Asked(NamedTuple):
-    chain: Chain
-    skips: str
-    offsets: frozenset[int]
-    """The instructions that are skipped."""
-
-
 class Questions:
     """The first question of each line of a code object, as its instructions are followed."""
 
     def __init__(self, code: CodeType) -> None:
-        jumps = [ins for ins in dis.get_instructions(code) if _is_jump(ins)]
+        jumps = (ins for ins in dis.get_instructions(code) if ins.opcode in JUMPS)
         self._jumps = [(ins.offset, ins.argval) for ins in jumps]
         self._over: set[int] = set()
         """Lines that have asked, or done something else."""
         self._bool: object = None
         """What was asked whether it is true."""
-        self.found: dict[int, _Asked] = {}
+        self.found: dict[int, Test] = {}
         """By line."""
 
     def see(self, ins: dis.Instruction, line: int, top: object) -> None:
@@ -62,23 +45,7 @@ class Questions:
             inside = range(ins.offset + 1, ins.argval)
             entered = (to in inside and at not in inside for at, to in self._jumps)
             if not any(entered):
-                self.found[line] = _Asked(chain, skips, frozenset(inside))
-
-
-def _is_jump(ins: dis.Instruction) -> bool:
-    return ins.opcode in dis.hasjrel or ins.opcode in dis.hasjabs
-
-
-def with_tests(
-    lines: Mapping[int, Line], asked: Mapping[int, _Asked], without: Mapping[int, Line]
-) -> dict[int, Line]:
-    """``lines``, where ``without`` has what they are without the instructions that are skipped."""
-    tested = {
-        number: lines[number]._replace(test=Test(one.chain, one.skips, without[number]))
-        for number, one in asked.items()
-        if number in lines and number in without
-    }
-    return {**lines, **tested}
+                self.found[line] = Test(chain, skips, inside)
 
 
 def running(line: Line | None, frame: FrameType) -> Line | None:
@@ -94,4 +61,4 @@ def running(line: Line | None, frame: FrameType) -> Line | None:
         skipped = bool(value) is (line.test.skips == "TRUE")
     else:
         return line
-    return line.test.line if skipped else line
+    return line.skipped if skipped else line

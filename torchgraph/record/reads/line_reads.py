@@ -8,7 +8,7 @@ from collections import defaultdict
 from types import CodeType
 
 from ..chains.chains import Chain, Line, Lines, Reads, Root, Use
-from .branches import Questions, with_tests
+from .branches import Questions
 from .scan import Scan
 
 _OF_OBJECTS = frozenset({Use.KEPT, Use.COMPARED, Use.AMONG})
@@ -60,8 +60,11 @@ def lines_of(code: CodeType) -> Lines:
     found = _found(code, questions)
     if not questions.found:
         return found
-    skipped = frozenset().union(*(asked.offsets for asked in questions.found.values()))
-    return with_tests(found, questions.found, _found(code, None, skipped))
+    skipped = frozenset(at for test in questions.found.values() for at in test.offsets)
+    without = _found(code, None, skipped)
+    for number, test in questions.found.items():
+        found[number] = found[number]._replace(test=test, skipped=without[number])
+    return found
 
 
 def _found(
