@@ -111,7 +111,7 @@ class Asking:
 
     def names(self) -> list[Name]:
         """The guards that ask again."""
-        return self.reached.names()
+        return list(self.reached.answers.values())
 
     @property
     def left_out(self) -> LeftOut:

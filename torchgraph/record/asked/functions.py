@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from types import MethodType, ModuleType
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from ...errors import InvalidOption
+from ...guards.looks import Same
 
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 _NAMED: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -88,8 +88,8 @@ spacy thinc blis cymem preshed murmurhash srsly rdkit ase gym gymnasium pygame m
 _KNOWN = frozenset(_PACKAGES.split())
 """Packages whose code in C computes the same from the same, as far as training goes by it."""
 
-_pure: WeakSet[Any] = WeakSet()
-_pure_by_id: dict[int, object] = {}
+_pure: dict[int, Same] = {}
+"""By identity, what `pure` was called with."""
 _F = TypeVar("_F")
 
 
@@ -104,22 +104,14 @@ def pure(function: _F) -> _F:
     """
     if not callable(function):
         raise InvalidOption(f"tg.pure takes a function or a class, not {function!r:.60}.")
-    try:
-        _pure.add(function)
-    except TypeError:  # no weak reference leads to it
-        _pure_by_id[id(function)] = function
+    _pure[id(function)] = Same(function)
     return function
 
 
 def is_pure(value: object) -> bool:
     """True for what `pure` was called with, a method of such a class, and its objects."""
-    if id(value) in _pure_by_id:
-        return True
     owners = (value, type(value), getattr(value, "__objclass__", None))
-    try:
-        return any(one in _pure for one in owners if one is not None)
-    except TypeError:  # it has no hash
-        return type(value) in _pure
+    return any(id(one) in _pure and _pure[id(one)]() is one for one in owners)
 
 
 def is_unknown(value: Any) -> bool:

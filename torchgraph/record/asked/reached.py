@@ -68,7 +68,7 @@ class Reached:
     """What one recording has reached."""
 
     def __init__(self) -> None:
-        self._answers: dict[Hashable, Name] = {}
+        self.answers: dict[Hashable, Name] = {}
         """The guards that ask again."""
         self.settings: dict[str, object] = {}
         """By their words, settings as they were when the step began: so calls will ask for them."""
@@ -119,10 +119,10 @@ class Reached:
     ) -> None:
         """The step goes by this answer: ``before``, where it was asked already."""
         one = question(key, ask)
-        if key not in self._answers:
+        if key not in self.answers:
             value = self.settings.get(words, one.answer) if before is None else before
             found = look(value), shown(value), where
-            self._answers[key] = Name(words, lambda: one, ANSWER, True, *found)
+            self.answers[key] = Name(words, lambda: one, ANSWER, True, *found)
 
     def log(self, what: str, where: SourceLine | None) -> None:
         """Something is written that no replay writes."""
@@ -132,13 +132,9 @@ class Reached:
         """A function is called that gives another value at each call."""
         self.clock = self.clock or (what, where)
 
-    def names(self) -> list[Name]:
-        """The guards that ask again."""
-        return list(self._answers.values())
-
     def moved(self) -> tuple[str, SourceLine | None] | None:
         """The first thing that the step itself has left otherwise."""
-        moved = (name for name in self._answers.values() if not name.holds())
+        moved = (name for name in self.answers.values() if not name.holds())
         return next(((name.shown, name.where) for name in moved), None)
 
     def drawn(self) -> tuple[str, SourceLine | None] | None:

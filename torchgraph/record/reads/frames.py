@@ -38,12 +38,11 @@ from ...environment import chosen
 from ...errors import GraphError
 from ...guards import ABSENT
 from ...structure import parts_of_partial
-from ..chains.chains import Line
+from ..chains.chains import Chain, Line, Use
 from ..chains.resolve import is_library, is_library_file
 from ..chains.touched import Touches
 from ..ops.generators import DrawingLine
-from .branches import running
-from .line_reads import lines_of
+from .line_reads import lines_of, running
 from .lookups import Looked, looked_up_by
 
 _Hears = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
@@ -71,7 +70,9 @@ class Listener(Protocol):
     ) -> None:
         """A function has returned that a line of ``frame`` calls."""
 
-    def looked_up(self, frame: FrameType, looked: Looked, found: Touches) -> None:
+    def looked_up(
+        self, frame: FrameType, value: object, chain: Chain, use: Use, found: Touches
+    ) -> None:
         """A function of Python's is about to look at an attribute for a line of ``frame``."""
 
     def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
@@ -235,7 +236,7 @@ class Frames:
         self._looking = True
         try:
             if value is ABSENT:
-                self.listener.looked_up(frame, looked, line.found)
+                self.listener.looked_up(frame, *looked, line.found)
             else:
                 self._gets(frame, value, "")
         finally:

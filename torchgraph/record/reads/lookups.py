@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..._torch.names import standing_for
 from ...guards import ABSENT
-from ..chains.chains import Use
+from ..chains.chains import Chain, ChainStep, Root, Use
 
 _USES = {
     "getattr": Use.INSIDE,
@@ -21,14 +21,8 @@ _USES = {
 }
 
 
-class Looked(NamedTuple):
-    """An attribute that is looked at, or replaced, by a name that is made as the step runs."""
-
-    value: object
-    name: str
-    use: Use
-
-
+Looked = tuple[object, Chain, Use]
+"""A value, the attribute of it that is looked at or replaced, and which of both."""
 Told = Callable[[FrameType, Looked, object], None]
 """Told of the frame that asks, of what, and of the result; `ABSENT` before there is one."""
 
@@ -46,7 +40,8 @@ def _telling(plain: Any, use: Use, told: Told) -> Callable[..., object]:
         frame = sys._getframe(1)
         if frame.f_trace is None or len(given) < 2:
             return plain(*given)
-        looked = Looked(given[0], str(given[1]), use)
+        name = type(given[0]).__name__
+        looked = given[0], Chain(Root.RETURNED, name, (ChainStep(False, str(given[1])),)), use
         told(frame, looked, ABSENT)
         value = plain(*given)
         told(frame, looked, value)

@@ -28,7 +28,7 @@ from ...ir.aliasing import has_strides
 from ...live.step import Leaf
 from ...reasons import Because, Reason
 from ..chains.behind import is_iterator, is_users
-from ..chains.chains import EACH, Chain, ChainStep, Line, Reads, Root, Use
+from ..chains.chains import EACH, Chain, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
 from ..chains.items import Items
 from ..chains.resolve import Source, imported, leads_to
@@ -37,7 +37,6 @@ from ..tape.acted import Acted
 from .frames import Frames
 from .known import unnoticed
 from .ledger import Ledger
-from .lookups import Looked
 from .walk import Walk
 
 _LOST = (
@@ -150,8 +149,7 @@ class NameWatch:
             if use is Use.COUNTED:
                 self._count(frame, chain)
             self.walk.put = line.put.get(chain.mark, ABSENT)
-            read = self._global if chain.root is Root.GLOBAL else self._variable
-            read(frame, chain, use)
+            self._look(frame, chain, use)
 
     def _count(self, frame: FrameType, chain: Chain) -> None:
         """``self.calls += 1`` of an object whose attributes others watch."""
@@ -183,22 +181,19 @@ class NameWatch:
                 self.ledger.which(value, Use.KEPT)
             return
         self.frames.see(value)
-        self.walk.stand(frame)
-        self.walk.touched = found
-        cut = self.walk.cut.get((frame.f_code, self.walk.line), {})
+        cut = self.walk.cut.get((frame.f_code, frame.f_lineno or 0), {})
         for chain, use in (*line.returned, *cut.values()):
-            self.walk.stores += use < Use.NAMED
             if by:  # not all that the line calls
                 chain = chain._replace(name=f"{by}()")
-            self._local(chain, use, value, [])
+            self.looked_up(frame, value, chain, use, found)
 
-    def looked_up(self, frame: FrameType, looked: Looked, found: Touches) -> None:
-        """Look at what ``getattr`` or its like is asked for, or what it replaces."""
-        value, name, use = looked
+    def looked_up(
+        self, frame: FrameType, value: object, chain: Chain, use: Use, found: Touches
+    ) -> None:
+        """Look at what is read of a nameless value, or what is replaced in it."""
         self.walk.stand(frame)
         self.walk.touched = found
         self.walk.stores += use < Use.NAMED
-        chain = Chain(Root.RETURNED, type(value).__name__, (ChainStep(False, name),))
         self._local(chain, use, value, [])
 
     def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
@@ -220,16 +215,21 @@ class NameWatch:
         self._once.add(at)
         self.walk.stand(frame, line)
         for chain, use in chains:
-            if chain.root is Root.MODULE:
-                self.walk.walk(chain, use, imported(frame, chain.name), [])
-            elif chain.root is not Root.GLOBAL:
-                self._variable(frame, chain, use)
-            elif not again or any(step.is_open for step in chain.steps):
-                self._global(frame, chain, use)
+            known = again and chain.root is Root.GLOBAL
+            if not known or any(step.is_open for step in chain.steps):
+                self._look(frame, chain, use)
         for chain, _ in chains if (frame.f_code, self.walk.line) in self.walk.asked else ():
             value = leads_to(frame, chain, self._guarded)
             if value is not ABSENT and not isinstance(value, torch.Tensor):
                 self.walk.ask(chain, value)
+
+    def _look(self, frame: FrameType, chain: Chain, use: Use) -> None:
+        if chain.root is Root.MODULE:
+            self.walk.walk(chain, use, imported(frame, chain.name), [])
+        elif chain.root is Root.GLOBAL:
+            self._global(frame, chain, use)
+        else:
+            self._variable(frame, chain, use)
 
     def _global(self, frame: FrameType, chain: Chain, use: Use) -> None:
         held = frame.f_globals
