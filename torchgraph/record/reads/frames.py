@@ -164,7 +164,7 @@ class Frames:
         quietly = listening_through(_untraced(ours)) if put is sys.settrace else nullcontext()
         put(ours)
         try:
-            with quietly, looked_up_by(self._looks_up):
+            with quietly, looked_up_by(self._looks_up, traced=put is sys.settrace):
                 yield
         finally:
             self.lost = get() != ours  # somebody has come in the block: `pdb.set_trace()`
@@ -218,25 +218,27 @@ class Frames:
             self._gets(caller, value, code.co_name)
 
     def _gets(self, caller: FrameType, value: object, by: str) -> None:
-        found: Touches = []
-        line = None
-        if isinstance(caller.f_trace, _Following):
-            line, found = caller.f_trace.line, caller.f_trace.found
-        elif caller.f_code in self._ran:  # else the step is over
-            line = lines_of(caller.f_code).get(caller.f_lineno)
+        line, found = self._running(caller)
         if line is not None:
             self.listener.returned(caller, line, value, found, by)
+
+    def _running(self, frame: FrameType) -> tuple[Line | None, Touches]:
+        """The user's line that runs in a frame, and what it may replace."""
+        if isinstance(frame.f_trace, _Following):
+            return frame.f_trace.line, frame.f_trace.found
+        known = frame.f_code in self._ran and is_listening()  # else the step is over
+        return (lines_of(frame.f_code).get(frame.f_lineno) if known else None), []
 
     @_quietly
     def _looks_up(self, frame: FrameType, looked: Looked, value: object) -> None:
         """`getattr` and its like are called by ``frame``: first to look, then with a result."""
-        line = frame.f_trace
-        if not isinstance(line, _Following) or line.line is None:
+        line, found = self._running(frame)
+        if line is None:
             return
         self._looking = True
         try:
             if value is ABSENT:
-                self.listener.looked_up(frame, *looked, line.found)
+                self.listener.looked_up(frame, *looked, found)
             else:
                 self._gets(frame, value, "")
         finally:

@@ -28,17 +28,17 @@ Told = Callable[[FrameType, Looked, object], None]
 
 
 @contextmanager
-def looked_up_by(told: Told) -> Iterator[None]:
-    """Tell of each call in the block."""
-    made = {name: _telling(getattr(builtins, name), use, told) for name, use in _USES.items()}
+def looked_up_by(told: Told, *, traced: bool) -> Iterator[None]:
+    """Tell of each call in the block; ``traced``: of those alone that a traced line makes."""
+    made = {n: _telling(getattr(builtins, n), use, told, traced) for n, use in _USES.items()}
     with standing_for(vars(builtins), made):
         yield
 
 
-def _telling(plain: Any, use: Use, told: Told) -> Callable[..., object]:
+def _telling(plain: Any, use: Use, told: Told, traced: bool) -> Callable[..., object]:
     def function(*given: Any) -> object:
         frame = sys._getframe(1)
-        if frame.f_trace is None or len(given) < 2:
+        if (traced and frame.f_trace is None) or len(given) < 2:
             return plain(*given)
         name = type(given[0]).__name__
         looked = given[0], Chain(Root.RETURNED, name, (ChainStep(False, str(given[1])),)), use
