@@ -25,8 +25,7 @@ from . import settings
 from .files import Files
 from .log_lines import only_logs, runs_log
 from .logs import Logs
-from .questions import line
-from .reached import Reached
+from .reached import Reached, line
 
 _DRAWN = "{what}{at}: draw or read before the call, and pass what comes of it"
 _CLOCK = (

@@ -17,8 +17,7 @@ from unittest import mock
 
 from ... import _extension
 from ..._torch.listening import is_listening
-from .questions import line
-from .reached import Reached
+from .reached import Reached, line
 from .settings import GETCWD
 
 _Path = Any

@@ -20,8 +20,7 @@ from unittest import mock
 from ..._torch.listening import is_listening, not_listening
 from ...guards import stands_in
 from ...live.logs import CLASSES
-from .questions import line
-from .reached import Reached
+from .reached import Reached, line
 
 _FUNCTIONS = (
     ("wandb", ("log",)),

@@ -1,7 +1,8 @@
 """What the names of a step lead to that can be asked: generators, context variables, settings.
 
 Whatever is reached counts as called: a function in a list, in a `functools.partial`, behind an
-iterator of C.
+iterator of C. A step that goes by an answer holds for this answer alone. A question stands in the
+guards as a `Name` does that leads to a place: it begins at the question, and leads to its answer.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..._torch.listening import not_listening
-from ..._torch.surroundings import checks_arguments
 from ..._torch.tensors import address_of
-from ...errors import SourceLine
+from ...errors import SourceLine, user_frames
 from ...guards import ABSENT, Name
 from ...guards.looks import Same, count, is_generator, look, shown
+from ...guards.names import By, Path
 from ..chains.inside import values_in
+from ..chains.resolve import is_library_file
 from . import functions, settings
-from .questions import ANSWER, question
 
 _CACHED = type(functools.lru_cache(len))
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
@@ -49,7 +50,40 @@ _FUNCTIONS = (
     MethodDescriptorType,
     ClassMethodDescriptorType,
 )
+_ANSWER: Path = ((By.SLOT, "answer"),)
+"""The path from a question to its answer."""
+_DEPTH = 12
+"""Lines of libraries behind which the user's line is looked for."""
 _Meets = Callable[["Reached", Any, "SourceLine | None", int], None]
+
+
+class _Question:
+    """One thing that can be asked at any time; asking changes nothing.
+
+    Args:
+        ask: gives the answer: plain values, or containers of them.
+    """
+
+    __slots__ = ("__weakref__", "_ask")
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+
+    @property
+    def answer(self) -> object:
+        """What it is at this moment."""
+        return self._ask()
+
+
+_asked: weakref.WeakValueDictionary[Hashable, _Question] = weakref.WeakValueDictionary()
+
+
+def _question(key: Hashable, ask: Callable[[], object]) -> _Question:
+    """The question of this key: one and the same as long as somebody holds it."""
+    found = _asked.get(key)
+    if found is None:
+        found = _asked[key] = _Question(ask)
+    return found
 
 
 class _Moving(NamedTuple):
@@ -118,11 +152,11 @@ class Reached:
         before: object = None,
     ) -> None:
         """The step goes by this answer: ``before``, where it was asked already."""
-        one = question(key, ask)
+        one = _question(key, ask)
         if key not in self.answers:
             value = self.settings.get(words, one.answer) if before is None else before
             found = look(value), shown(value), where
-            self.answers[key] = Name(words, lambda: one, ANSWER, True, *found)
+            self.answers[key] = Name(words, lambda: one, _ANSWER, True, *found)
 
     def log(self, what: str, where: SourceLine | None) -> None:
         """Something is written that no replay writes."""
@@ -227,19 +261,12 @@ class Reached:
             self.unknown.setdefault(functions.words_for(value), where)
 
     def _settings(self, value: object, where: SourceLine | None, level: int) -> None:
-        if (found := settings.switches_of(value)) is not None:
+        if (found := settings.read_by(value)) is not None:
             words, ask = found
             self.ask(("switches", words), words, ask, where)
-        elif settings.validates(value):
-            self._distribution(value, where, level)
-
-    def _distribution(self, value: object, where: SourceLine | None, level: int) -> None:
-        words = "torch.distributions' checks of arguments"
-        self.ask(("validation",), words, checks_arguments, where)
 
     def _class(self, value: Any, where: SourceLine | None, level: int) -> None:
-        if settings.validates(value):
-            self._distribution(value, where, level)
+        self._settings(value, where, level)
         self._known(value, where)
         self._foreign(value, where, level)
 
@@ -251,6 +278,12 @@ class Reached:
         elif self._is_new(value) and getattr(value, "name", "") not in self.opened:
             words = "the step reads on in an open file"
             self._moving[id(value)] = _Moving(value, _position, _position(value), words, where)
+
+
+def line() -> SourceLine | None:
+    """The innermost line that runs now and is of no library, Python's own included."""
+    found = user_frames(_DEPTH, sys._getframe(1))
+    return next((one for one in found if not is_library_file(one.filename)), None)
 
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype})
@@ -281,14 +314,12 @@ def _meets_of(kind: type) -> _Meets | None:
         if issubclass(kind, kinds):
             return meets
     module = str(kind.__module__)
-    if module.startswith("torch.backends"):
+    if module.startswith(("torch.backends", "torch.distributions")):
         return Reached._settings
     if kind.__name__ in ("cython_function_or_method", "instancemethod", "nb_func", "nb_method"):
         return Reached._function
     if module.startswith("numpy.random"):
         return Reached._generator
-    if module.startswith("torch.distributions"):
-        return Reached._distribution
     return Reached._foreign if functions.is_foreign(module) else None
 
 

@@ -7,6 +7,7 @@ returns instead, and all lines of a function count as run.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import collections.abc
 import contextlib
@@ -32,18 +33,18 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch import OpOverload
 from ..._torch.listening import is_listening, listening_through
+from ..._torch.names import standing_for
 from ..._torch.optimizers import RATE_READERS
 from ..._torch.symbolic import also_in
 from ...environment import chosen
 from ...errors import GraphError
 from ...guards import ABSENT
 from ...structure import parts_of_partial
-from ..chains.chains import Chain, Line, Use
+from ..chains.chains import Chain, ChainStep, Line, Root, Use
 from ..chains.resolve import is_library, is_library_file
 from ..chains.touched import Touches
 from ..ops.generators import DrawingLine
 from .line_reads import lines_of, running
-from .lookups import Looked, looked_up_by
 
 _Hears = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
 _METHODS = (staticmethod, classmethod, MethodType)
@@ -133,6 +134,20 @@ def _quietly(hear: _Trace) -> _Trace:
     return call
 
 
+_USES = {
+    "getattr": Use.INSIDE,
+    "hasattr": Use.INSIDE,
+    "setattr": Use.STORED,
+    "delattr": Use.STORED,
+}
+
+
+_Looked = tuple[object, Chain, Use]
+"""A value, the attribute of it that is looked at or replaced, and which of both."""
+_Told = Callable[[FrameType, _Looked, object], None]
+"""Told of the frame that asks, of what, and of the result; `ABSENT` before there is one."""
+
+
 class Frames:
     """Hears which lines of the user's run during one recording, and in which functions."""
 
@@ -164,7 +179,7 @@ class Frames:
         quietly = listening_through(_untraced(ours)) if put is sys.settrace else nullcontext()
         put(ours)
         try:
-            with quietly, looked_up_by(self._looks_up, traced=put is sys.settrace):
+            with quietly, _looked_up_by(self._looks_up, traced=put is sys.settrace):
                 yield
         finally:
             self.lost = get() != ours  # somebody has come in the block: `pdb.set_trace()`
@@ -230,7 +245,7 @@ class Frames:
         return (lines_of(frame.f_code).get(frame.f_lineno) if known else None), []
 
     @_quietly
-    def _looks_up(self, frame: FrameType, looked: Looked, value: object) -> None:
+    def _looks_up(self, frame: FrameType, looked: _Looked, value: object) -> None:
         """`getattr` and its like are called by ``frame``: first to look, then with a result."""
         line, found = self._running(frame)
         if line is None:
@@ -303,6 +318,31 @@ class Frames:
         codes = [code for code in self._ran if code.co_freevars and not self._known.get(code)]
         holders = gc.get_referrers(*codes) if codes else []
         return [one for one in holders if isinstance(one, FunctionType) and one.__code__ in codes]
+
+
+@contextmanager
+def _looked_up_by(told: _Told, *, traced: bool) -> Iterator[None]:
+    """Tell of each call in the block; ``traced``: of those alone that a traced line makes."""
+    made = {n: _telling(getattr(builtins, n), use, told, traced) for n, use in _USES.items()}
+    with standing_for(vars(builtins), made):
+        yield
+
+
+def _telling(plain: Any, use: Use, told: _Told, traced: bool) -> Callable[..., object]:
+    def function(*given: Any) -> object:
+        frame = sys._getframe(1)
+        if (traced and frame.f_trace is None) or len(given) < 2:
+            return plain(*given)
+        name = type(given[0]).__name__
+        looked = given[0], Chain(Root.RETURNED, name, (ChainStep(False, str(given[1])),)), use
+        told(frame, looked, ABSENT)
+        value = plain(*given)
+        told(frame, looked, value)
+        return value
+
+    function.__name__ = function.__qualname__ = plain.__name__
+    function.__module__, function.__doc__ = "builtins", plain.__doc__
+    return function
 
 
 def _given(frame: FrameType) -> list[object]:
