@@ -157,4 +157,4 @@ def closed(
         return None
     if type(key).__module__ == "numpy" and hasattr(key, "__index__"):
         key = int(key)
-    return step._replace(key=in_path(key))
+    return step._replace(key=in_path(key) if step.item else str(key))

@@ -179,7 +179,7 @@ class Frames:
         quietly = listening_through(_untraced(ours)) if put is sys.settrace else nullcontext()
         put(ours)
         try:
-            with quietly, _looked_up_by(self._looks_up, traced=put is sys.settrace):
+            with quietly, _looked_up_by(self._looks_up):
                 yield
         finally:
             self.lost = get() != ours  # somebody has come in the block: `pdb.set_trace()`
@@ -233,27 +233,25 @@ class Frames:
             self._gets(caller, value, code.co_name)
 
     def _gets(self, caller: FrameType, value: object, by: str) -> None:
-        line, found = self._running(caller)
+        found: Touches = []
+        line = None
+        if isinstance(caller.f_trace, _Following):
+            line, found = caller.f_trace.line, caller.f_trace.found
+        elif caller.f_code in self._ran:  # else the step is over
+            line = lines_of(caller.f_code).get(caller.f_lineno)
         if line is not None:
             self.listener.returned(caller, line, value, found, by)
-
-    def _running(self, frame: FrameType) -> tuple[Line | None, Touches]:
-        """The user's line that runs in a frame, and what it may replace."""
-        if isinstance(frame.f_trace, _Following):
-            return frame.f_trace.line, frame.f_trace.found
-        known = frame.f_code in self._ran and is_listening()  # else the step is over
-        return (lines_of(frame.f_code).get(frame.f_lineno) if known else None), []
 
     @_quietly
     def _looks_up(self, frame: FrameType, looked: _Looked, value: object) -> None:
         """`getattr` and its like are called by ``frame``: first to look, then with a result."""
-        line, found = self._running(frame)
-        if line is None:
+        line = frame.f_trace
+        if not isinstance(line, _Following) or line.line is None:
             return
         self._looking = True
         try:
             if value is ABSENT:
-                self.listener.looked_up(frame, *looked, found)
+                self.listener.looked_up(frame, *looked, line.found)
             else:
                 self._gets(frame, value, "")
         finally:
@@ -321,17 +319,17 @@ class Frames:
 
 
 @contextmanager
-def _looked_up_by(told: _Told, *, traced: bool) -> Iterator[None]:
-    """Tell of each call in the block; ``traced``: of those alone that a traced line makes."""
-    made = {n: _telling(getattr(builtins, n), use, told, traced) for n, use in _USES.items()}
+def _looked_up_by(told: _Told) -> Iterator[None]:
+    """Tell of each call in the block."""
+    made = {name: _telling(getattr(builtins, name), use, told) for name, use in _USES.items()}
     with standing_for(vars(builtins), made):
         yield
 
 
-def _telling(plain: Any, use: Use, told: _Told, traced: bool) -> Callable[..., object]:
+def _telling(plain: Any, use: Use, told: _Told) -> Callable[..., object]:
     def function(*given: Any) -> object:
         frame = sys._getframe(1)
-        if (traced and frame.f_trace is None) or len(given) < 2:
+        if frame.f_trace is None or len(given) < 2:
             return plain(*given)
         name = type(given[0]).__name__
         looked = given[0], Chain(Root.RETURNED, name, (ChainStep(False, str(given[1])),)), use

@@ -38,6 +38,7 @@ from .values import (
     looks_inside,
     made_of,
     result_of,
+    stores_by_name,
     super_of,
     used,
 )
@@ -307,6 +308,7 @@ class Scan:
         called = below[0] if below else None
         if below[1:]:  # a decorator's argument lies where the object of a method does
             given = [*below[1:], *given]
+        yield from stores_by_name(called, given)
         for one in (called, *given):
             if isinstance(one, Getter):
                 yield from one.reads(given)

@@ -24,16 +24,17 @@ Used = Iterator[tuple[Chain, Use]]
 Stack = list[object]
 GIVEN = 8
 """So many places are followed that one value may come from."""
-LOOKERS = ("getattr", "hasattr", "setattr", "delattr")
-"""What these look at is told of as they run: see `lookups`."""
+_SETTERS = ("setattr", "delattr")
+
+_LOOKERS = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
 _WHOLE = {
     **dict.fromkeys(("asdict", "astuple", "copy", "deepcopy"), Use.INSIDE),
     **dict.fromkeys(("str", "repr", "format", "ascii"), Use.OPERAND),
     "id": Use.COMPARED,
     "len": Use.ITEMS,
-    **dict.fromkeys(LOOKERS, Use.NAMED),
 }
 """What functions of Python's, called by these names, read of their arguments."""
+_UNKNOWN = (None, Use.WHOLE)
 GLOBALS = Chain(Root.RETURNED, "globals()")
 
 
@@ -90,6 +91,18 @@ def used(value: Any, use: Use) -> Used:
         yield from ((chain, use) for chain in value.chains if not _is_bare(chain, use))
 
 
+def stores_by_name(called: object, given: list[Any]) -> Used:
+    """``setattr(x, "name", value)`` stores what ``x.name = value`` does."""
+    if len(given) < 2 or not isinstance(called, Chain) or not called.is_global(*_SETTERS):
+        return
+    held, key = given[:2]
+    for chain in chains_of(held):
+        if isinstance(key, Chain) or is_plain_key(key):
+            yield chain.then(False, key if isinstance(key, Chain) else key.value), Use.STORED
+        else:
+            yield chain.then(*OWN), Use.COUNTED
+
+
 def _is_bare(chain: Chain, use: Use) -> bool:
     """True for a result of which nothing is asked: what it may come from was looked at."""
     if chain.root is Root.RETURNED and not chain.steps:
@@ -109,13 +122,13 @@ def global_of(held: object, key: Any) -> Chain | None:
 
 
 def looks_inside(called: object, given: list[Any], own: tuple[Any, Any]) -> tuple[object, Use]:
-    """``vars(x)`` reads what ``x.__dict__`` does, ``asdict(x)`` everything.
+    """``getattr(x, "name")`` reads what ``x.name`` does, ``asdict(x)`` everything.
 
     Args:
         own: what ``super()`` goes by.
     """
     if not isinstance(called, Chain):
-        return None, Use.WHOLE
+        return _UNKNOWN
     name = str(called.steps[-1].key) if called.steps else called.name
     if called.is_global("globals") and not given:
         return GLOBALS, Use.NAMED
@@ -124,11 +137,21 @@ def looks_inside(called: object, given: list[Any], own: tuple[Any, Any]) -> tupl
         return super_of(kind, held), Use.NAMED
     if name in _WHOLE and called.root is Root.GLOBAL:
         return None, _WHOLE[name]
-    if called.is_global("vars", "dir", "type") and given and isinstance(given[0], (Chain, Result)):
-        if name == "type":
-            return (given[0].then(False, "__class__") if len(given) == 1 else None), Use.NAMED
-        return given[0].then(*OWN), Use.NAMED
-    return None, Use.WHOLE
+    known = given and isinstance(given[0], (Chain, Result))
+    if known and name in _LOOKERS and called.is_global(name):
+        return _looked_up(name, given)
+    return _UNKNOWN
+
+
+def _looked_up(name: str, given: list[Any]) -> tuple[object, Use]:
+    held, key = given[0], given[1] if given[1:] else None
+    if name == "type":
+        return (held.then(False, "__class__") if len(given) == 1 else None), Use.NAMED
+    if name in ("vars", "dir"):
+        return held.then(*OWN), Use.NAMED
+    if isinstance(key, Constant) and type(key.value) is str:
+        return held.then(False, key.value), Use.INSIDE
+    return (held.then(False, key) if isinstance(key, Chain) else None), Use.INSIDE
 
 
 def getter(called: object, given: list[Any]) -> Getter | None:
@@ -162,8 +185,6 @@ def result_of(called: object, given: list[object]) -> Result:
     """What a call of these gives."""
     chains = [Chain(Root.RETURNED, "")]
     by = called if isinstance(called, Chain) else None
-    if by is not None and by.is_global(*LOOKERS):
-        return Result(tuple(chains))
     if by is not None:
         chains = [Chain(Root.RETURNED, f"{by}()"), by.then(False, MADE)]
         if by.steps:  # of a container, as `d.get(key)`
