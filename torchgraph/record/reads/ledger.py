@@ -410,7 +410,7 @@ class Ledger:
             counted=not row.stored,
             alike=row.alike,
             compared=isinstance(name.found, Same) and id(name.found()) in self._compared,
-            length=len(name.found[1]) if row.counted else None,
+            length=len(row.name.found[1]) if row.counted else None,
             same_object=id(value) in self.old,
             within=row.within,
             identified=row.identified,
