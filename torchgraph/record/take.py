@@ -127,7 +127,10 @@ class _Taking:
         watch = self._attributes
         given = (call.args, call.kwargs)
         self._names = NameWatch(given, watch.watches, bound, *moving, wrote=watch.wrote)
-        recorder.undo.moved, recorder.undo.refuses = self._names.moved, step.replicas.refuse_write
+        recorder.undo.moved, recorder.undo.refuses = (
+            self._names.ledger.moved,
+            step.replicas.refuse_write,
+        )
         numbers.leaked.let_go = self._names.let_go
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._asking = Asking(self._names, self._trail)
@@ -361,9 +364,9 @@ class _Taking:
         outputs += [
             (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed
         ]
-        host, inputs, trees = self.driven.in_eager, self._inputs, self._names.trees()
+        host, inputs, trees = self.driven.in_eager, self._inputs, Trees(self._names.ledger.old)
         if self.driven and self.heard and not self._recorder.gave_up:
-            host = self.driven.host(inputs, self._names.pinned(), outputs, tensors, trees)
+            host = self.driven.host(inputs, self._names.ledger.pinned(), outputs, tensors, trees)
         leaves = list(inputs)
         met = self._names.finish(leaves, returned)
         watch, carried, given = self._attributes, self.driven.carried, self._call.tensors

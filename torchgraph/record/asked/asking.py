@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from ... import environment
 from ..._torch.listening import is_listening
-from ...collection import weakly
 from ...errors import SourceLine
 from ...guards import Name
 from ...live.inputs import Call
@@ -22,12 +21,21 @@ from ..ops.generators import without_python_draws
 from ..ops.recorder import Recorder
 from ..reads.names import NameWatch
 from ..tape.trail import Trail
-from . import files, settings
+from . import settings
 from .files import Files
-from .lines import line
 from .log_lines import only_logs, runs_log
 from .logs import Logs
-from .reached import Reached
+from .reached import Reached, line
+
+_DRAWN = "{what}{at}: draw or read before the call, and pass what comes of it"
+_CLOCK = (
+    "the step asks {what}{at}, which gives another value at each call: ask outside of the step, "
+    "and pass what it decides as an argument"
+)
+_MOVED = (
+    "the step leaves {what} otherwise than it was{at}: set it before the call, or set it back in "
+    "the step"
+)
 
 
 class Said(NamedTuple):
@@ -61,11 +69,7 @@ class Asking:
         self.reached = Reached()
         names.frames.passes_over, trail.only_logs = only_logs, runs_log
         self._drawing = names.frames.drawing
-        names.meet, names.made = self.reached.meet, self.reached.made
-        self.logs: dict[Said, None] = {}
-        """In their order."""
-        self._files = Files(weakly(self._of_file), weakly(self._writes), weakly(self._starts))
-        self._logs = Logs(weakly(self._log))
+        names.walk.meet, names.walk.made = self.reached.meet, self.reached.made
 
     @contextmanager
     def active(self, recorder: Recorder, call: Call) -> Iterator[None]:
@@ -80,49 +84,39 @@ class Asking:
         with ExitStack() as stack:
             stack.enter_context(without_python_draws(self._drawing, recorder))
             stack.enter_context(environment.heard(self._variable, self._variables))
-            stack.enter_context(self._files.heard())
-            stack.enter_context(self._logs.heard())
+            stack.enter_context(Files(self.reached).heard())
+            stack.enter_context(Logs(self.reached).heard())
             yield
             recorder.draws.finish()
         self._left(recorder)
 
     def _left(self, recorder: Recorder) -> None:
         """What is otherwise now than the step found it."""
-        if (drawn := self.reached.drawn()) is not None:
-            what, where = drawn
-            why = f"{what}{_at(where)}: draw or read before the call, and pass what comes of it"
-            recorder.give_up(Because(Reason.PROCESS, why), lenient=True)
-        if (clock := self.reached.clock) is not None:
-            what, where = clock
-            why = (
-                f"the step asks {what}{_at(where)}, which gives another value at each call: ask "
-                "outside of the step, and pass what it decides as an argument"
-            )
-            recorder.give_up(Because(Reason.PROCESS, why), lenient=True)
-        before = self.reached.settings
-        others = (one.words for one in settings.settings() if one.ask() != before[one.words])
-        changed = next(others, None)
-        moved = (changed, None) if changed is not None else self.reached.moved()
-        if moved is not None:
-            what, where = moved
-            why = (
-                f"the step leaves {what} otherwise than it was{_at(where)}: set it before the "
-                "call, or set it back in the step"
-            )
-            recorder.give_up(Because(Reason.PROCESS, why), passing=True)
-        self.reached.guard_states()
+        reached = self.reached
+        before = reached.settings
+        changed = (one.words for one in settings.settings() if one.ask() != before[one.words])
+        moved = next(((words, None) for words in changed), None) or reached.moved()
+        for found, says, lenient in (
+            (reached.drawn(), _DRAWN, True),
+            (reached.clock, _CLOCK, True),
+            (moved, _MOVED, False),
+        ):
+            if found is not None:
+                what, where = found
+                why = says.format(what=what, at=f" (at {where})" if where else "")
+                because = Because(Reason.PROCESS, why)
+                recorder.give_up(because, lenient=lenient, passing=not lenient)
+        reached.guard_states()
 
     def names(self) -> list[Name]:
         """The guards that ask again."""
-        return self.reached.names()
+        return list(self.reached.answers.values())
 
     @property
     def left_out(self) -> LeftOut:
         """What no replay does."""
-        for where in self.reached.written:
-            self._writes(where)
-        unknown = [Said(what, where) for what, where in self.reached.unknown.items()]
-        return LeftOut(tuple(self.logs), unknown)
+        logs, unknown = self.reached.logs, self.reached.unknown
+        return LeftOut([Said(*one) for one in logs], [Said(*one) for one in unknown.items()])
 
     # --- what is heard ----------------------------------------------------------------------------
 
@@ -136,22 +130,3 @@ class Asking:
     def _ask(self, key: tuple[object, ...], words: str, ask: Callable[[], object]) -> None:
         if is_listening():
             self.reached.ask(key, words, ask, line())
-
-    def _of_file(self, kind: str, path: object, where: SourceLine | None) -> None:
-        self.reached.opened.add(path)
-        words = {"folder": "the working directory", "list": f"what lies in {path}"}
-        asks = files.asking(kind, path)
-        self.reached.ask((kind, path), words.get(kind, f"the file {path}"), asks, where)
-
-    def _writes(self, where: SourceLine | None) -> None:
-        self._log("a file is written", where)
-
-    def _starts(self, what: str, where: SourceLine | None) -> None:
-        self.reached.clock = self.reached.clock or (what, where)
-
-    def _log(self, what: str, where: SourceLine | None) -> None:
-        self.logs.setdefault(Said(what, where))
-
-
-def _at(where: SourceLine | None) -> str:
-    return f" (at {where})" if where else ""

@@ -17,8 +17,8 @@ from unittest import mock
 
 from ... import _extension
 from ..._torch.listening import is_listening
-from ...errors import SourceLine
-from .lines import line
+from .reached import Reached, line
+from .settings import GETCWD
 
 _Path = Any
 _TELLS = ("stat", "lstat", "access", "readlink")
@@ -36,21 +36,10 @@ _READERS = ("torch/serialization.py", "torch/hub.py", "torch/utils/data/")
 
 
 class Files:
-    """What one recording hears of the disk.
+    """What one recording hears of the disk, and of processes that it starts."""
 
-    Args:
-        starts: told of a process that is started, or a connection that is made.
-        ask: told of a path with what is asked about it: "file", "link", "list" or "folder".
-        wrote: told of a line that writes.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[str, _Path, SourceLine | None], None],
-        wrote: Callable[[SourceLine | None], None],
-        starts: Callable[[str, SourceLine | None], None],
-    ) -> None:
-        self._ask, self._wrote, self._starts = ask, wrote, starts
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -76,9 +65,9 @@ class Files:
             if threading.get_ident() == here and is_listening() and _is_of_step(sys._getframe(1)):
                 path = args[0] if args else kwargs.get("path")
                 if name == "getcwd":
-                    self._ask("folder", "", line())
-                elif not isinstance(path, int):
-                    self._ask("link" if name in ("lstat", "readlink") else "file", path, line())
+                    self._ask("folder", "")
+                else:
+                    self._ask("link" if name in ("lstat", "readlink") else "file", path)
             return theirs(*args, **kwargs)
 
         return call
@@ -88,27 +77,31 @@ class Files:
         if not is_listening() or not _is_of_step(sys._getframe(2)):
             return
         if event in _OUTSIDE:
-            self._starts(event, line())
+            self._reached.asks_clock(event, line())
         elif event in _CHANGES:
-            self._wrote(line())
+            self._reached.log("a file is written", line())
         elif event == "open":
             path, mode, flags = args
-            writes = any(c in mode for c in "wax+") if isinstance(mode, str) else flags & _WRITES
-            if writes:
-                self._wrote(line())
-            elif not isinstance(path, int):
-                self._ask("file", path, line())
-        elif event.removeprefix("os.") in _LISTS and not isinstance(args[0], int):
-            self._ask("list", args[0] or ".", line())
+            if any(c in mode for c in "wax+") if isinstance(mode, str) else flags & _WRITES:
+                self._reached.log("a file is written", line())
+            else:
+                self._ask("file", path)
+        elif event.removeprefix("os.") in _LISTS:
+            self._ask("list", "." if args[0] is None else args[0])
 
-
-def asking(kind: str, path: _Path) -> Callable[[], object]:
-    """What asks again about a path."""
-    if kind == "folder":
-        return os.getcwd
-    if kind == "list":
-        return functools.partial(_listed, path)
-    return functools.partial(_told, path, kind == "file")
+    def _ask(self, kind: str, path: _Path) -> None:
+        """A path is asked for, and what is asked about it; of an open file it is a number."""
+        if isinstance(path, int):
+            return
+        asks: dict[str, tuple[str, Callable[[], object]]] = {
+            "folder": ("the working directory", GETCWD),
+            "list": (f"what lies in {path}", functools.partial(_listed, path)),
+            "file": (f"the file {path}", functools.partial(_told, path, True)),
+            "link": (f"the file {path}", functools.partial(_told, path, False)),
+        }
+        words, ask = asks[kind]
+        self._reached.opened.add(path)
+        self._reached.ask((kind, path), words, ask, line())
 
 
 def _told(path: _Path, follows: bool) -> object:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import decimal
 import gc
-import locale
 import os
 import random
 import secrets
@@ -17,9 +15,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from types import MethodType, ModuleType
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from ...errors import InvalidOption
+from ...guards.looks import Same
 
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 _NAMED: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -56,32 +54,6 @@ def _in_class(holder: Any, name: str) -> object:
     return next(held, None)
 
 
-@cache
-def of_process() -> dict[int, tuple[object, str, Callable[[], object]]]:
-    """By identity, functions and classes that go by a setting of the process: how to ask for it."""
-    numpy: Any = sys.modules.get("numpy")
-    rows: list[tuple[object, str, Callable[[], object]]] = [
-        (sys.getrecursionlimit, "sys.getrecursionlimit()", sys.getrecursionlimit),
-        (sys.getswitchinterval, "sys.getswitchinterval()", sys.getswitchinterval),
-        (_GETCWD, "the working directory", os.getcwd),
-        (decimal.getcontext, "decimal.getcontext()", _decimal),
-        (decimal.Decimal, "decimal.getcontext()", _decimal),
-        (locale.getlocale, "locale.getlocale()", locale.getlocale),
-    ]
-    for name in ("geterr", "get_printoptions") if numpy is not None else ():
-        ask = getattr(numpy, name)
-        rows.append((ask, f"numpy.{name}()", ask))
-    return {id(row[0]): row for row in rows}
-
-
-_GETCWD = os.getcwd
-
-
-def _decimal() -> object:
-    context = decimal.getcontext()
-    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals
-
-
 _SETTERS = ("seed", "setstate", "set_state", "manual_seed", "set_offset")
 
 
@@ -116,8 +88,8 @@ spacy thinc blis cymem preshed murmurhash srsly rdkit ase gym gymnasium pygame m
 _KNOWN = frozenset(_PACKAGES.split())
 """Packages whose code in C computes the same from the same, as far as training goes by it."""
 
-_pure: WeakSet[Any] = WeakSet()
-_pure_by_id: dict[int, object] = {}
+_pure: dict[int, Same] = {}
+"""By identity, what `pure` was called with."""
 _F = TypeVar("_F")
 
 
@@ -132,22 +104,14 @@ def pure(function: _F) -> _F:
     """
     if not callable(function):
         raise InvalidOption(f"tg.pure takes a function or a class, not {function!r:.60}.")
-    try:
-        _pure.add(function)
-    except TypeError:  # no weak reference leads to it
-        _pure_by_id[id(function)] = function
+    _pure[id(function)] = Same(function)
     return function
 
 
 def is_pure(value: object) -> bool:
     """True for what `pure` was called with, a method of such a class, and its objects."""
-    if id(value) in _pure_by_id:
-        return True
     owners = (value, type(value), getattr(value, "__objclass__", None))
-    try:
-        return any(one in _pure for one in owners if one is not None)
-    except TypeError:  # it has no hash
-        return type(value) in _pure
+    return any(id(one) in _pure and _pure[id(one)]() is one for one in owners)
 
 
 def is_unknown(value: Any) -> bool:

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 from ..._torch.listening import is_listening, not_listening
-from ...errors import SourceLine
 from ...guards import stands_in
 from ...live.logs import CLASSES
-from .lines import line
+from .reached import Reached, line
 
 _FUNCTIONS = (
     ("wandb", ("log",)),
@@ -30,21 +30,17 @@ _FUNCTIONS = (
 
 
 class Logs:
-    """What one recording has heard of logs.
+    """What one recording hears of logs."""
 
-    Args:
-        told: gets the name of what logs, and the user's line.
-    """
-
-    def __init__(self, told: Callable[[str, SourceLine | None], None]) -> None:
-        self._told = told
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
         self._thread = threading.get_ident()
 
     @contextmanager
     def heard(self) -> Iterator[None]:
         """Hear of the block, in this thread."""
         with ExitStack() as stack:
-            stack.enter_context(_replaced(builtins, "print", self._own("print()", print)))
+            stack.enter_context(mock.patch.object(builtins, "print", self._own("print()", print)))
             for holder, name, words in _found():
                 theirs = vars(holder)[name]
                 if isinstance(theirs, (staticmethod, classmethod)):
@@ -53,7 +49,7 @@ class Logs:
                     ours = self._own(words, theirs)
                     if isinstance(holder, type):
                         ours = stands_in(ours, holder, name)
-                stack.enter_context(_replaced(holder, name, ours))
+                stack.enter_context(mock.patch.object(holder, name, ours))
             yield
 
     def _own(self, words: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +57,7 @@ class Logs:
         def call(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread or not is_listening():
                 return theirs(*args, **kwargs)
-            self._told(words, line())
+            self._reached.log(words, line())
             with not_listening():
                 return theirs(*args, **kwargs)
 
@@ -100,13 +96,3 @@ def _found() -> Iterator[tuple[Any, str, str]]:
             held = sys.modules.get(module)
             if held is not None and one in vars(held):
                 yield held, one, f"{module}.{one}()"
-
-
-@contextmanager
-def _replaced(holder: Any, name: str, value: object) -> Iterator[None]:
-    before = vars(holder)[name]
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        setattr(holder, name, before)

@@ -1,7 +1,8 @@
 """What the names of a step lead to that can be asked: generators, context variables, settings.
 
 Whatever is reached counts as called: a function in a list, in a `functools.partial`, behind an
-iterator of C.
+iterator of C. A step that goes by an answer holds for this answer alone. A question stands in the
+guards as a `Name` does that leads to a place: it begins at the question, and leads to its answer.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..._torch.listening import not_listening
-from ..._torch.surroundings import checks_arguments
 from ..._torch.tensors import address_of
-from ...errors import SourceLine
+from ...errors import SourceLine, user_frames
 from ...guards import ABSENT, Name
-from ...guards.looks import Same, count, elements, is_generator, look, shown
+from ...guards.looks import Same, count, is_generator, look, shown
+from ...guards.names import By, Path
+from ..chains.inside import values_in
+from ..chains.resolve import is_library_file
 from . import functions, settings
-from .questions import Question, question
 
 _CACHED = type(functools.lru_cache(len))
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
@@ -48,16 +50,51 @@ _FUNCTIONS = (
     MethodDescriptorType,
     ClassMethodDescriptorType,
 )
+_ANSWER: Path = ((By.SLOT, "answer"),)
+"""The path from a question to its answer."""
+_DEPTH = 12
+"""Lines of libraries behind which the user's line is looked for."""
 _Meets = Callable[["Reached", Any, "SourceLine | None", int], None]
 
 
-class Met(NamedTuple):
-    """A question with the answer that the step found."""
+class _Question:
+    """One thing that can be asked at any time; asking changes nothing.
 
-    question: Question
-    found: object
-    value: str
-    """The answer in words."""
+    Args:
+        ask: gives the answer: plain values, or containers of them.
+    """
+
+    __slots__ = ("__weakref__", "_ask")
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+
+    @property
+    def answer(self) -> object:
+        """What it is at this moment."""
+        return self._ask()
+
+
+_asked: weakref.WeakValueDictionary[Hashable, _Question] = weakref.WeakValueDictionary()
+
+
+def _question(key: Hashable, ask: Callable[[], object]) -> _Question:
+    """The question of this key: one and the same as long as somebody holds it."""
+    found = _asked.get(key)
+    if found is None:
+        found = _asked[key] = _Question(ask)
+    return found
+
+
+class _Moving(NamedTuple):
+    """A generator or a file that the step may move on."""
+
+    value: Any
+    state: Callable[[Any], object]
+    before: object
+    """Its state when it was met."""
+    words: str
+    """What the step does where that is another one afterwards."""
     where: SourceLine | None
 
 
@@ -65,18 +102,16 @@ class Reached:
     """What one recording has reached."""
 
     def __init__(self) -> None:
-        self.met: dict[int, Met] = {}
-        """By the question's identity: what is to be asked again."""
+        self.answers: dict[Hashable, Name] = {}
+        """The guards that ask again."""
         self.settings: dict[str, object] = {}
         """By their words, settings as they were when the step began: so calls will ask for them."""
-        self._drawn: dict[int, tuple[Any, object, SourceLine | None]] = {}
-        """Generators with their state when they were met."""
-        self._files: dict[int, tuple[Any, int, SourceLine | None]] = {}
-        """Files that are read, and where they stood."""
+        self._moving: dict[int, _Moving] = {}
+        """By identity, generators and files that are read."""
         self.opened: set[object] = set()
         """Paths that the step has opened itself."""
-        self.written: list[SourceLine | None] = []
-        """Lines that reach a file which may be written."""
+        self.logs: dict[tuple[str, SourceLine | None], None] = {}
+        """What logs, in its order."""
         self.clock: tuple[str, SourceLine | None] | None = None
         """The first clock."""
         self.unknown: dict[str, SourceLine | None] = {}
@@ -109,47 +144,53 @@ class Reached:
             self._is_made = False
 
     def ask(
-        self, key: Hashable, words: str, ask: Callable[[], Any], where: SourceLine | None
+        self,
+        key: Hashable,
+        words: str,
+        ask: Callable[[], Any],
+        where: SourceLine | None,
+        before: object = None,
     ) -> None:
-        """The step goes by this answer."""
-        one = question(key, words, ask)
-        if id(one) not in self.met:
-            value = self.settings.get(words, one.answer)
-            self.met[id(one)] = Met(one, look(value), shown(value), where)
+        """The step goes by this answer: ``before``, where it was asked already."""
+        one = _question(key, ask)
+        if key not in self.answers:
+            value = self.settings.get(words, one.answer) if before is None else before
+            found = look(value), shown(value), where
+            self.answers[key] = Name(words, lambda: one, _ANSWER, True, *found)
 
-    def names(self) -> list[Name]:
-        """The guards that ask again."""
-        return [one.question.name(one.found, one.value, one.where) for one in self.met.values()]
+    def log(self, what: str, where: SourceLine | None) -> None:
+        """Something is written that no replay writes."""
+        self.logs.setdefault((what, where))
+
+    def asks_clock(self, what: str, where: SourceLine | None) -> None:
+        """A function is called that gives another value at each call."""
+        self.clock = self.clock or (what, where)
 
     def moved(self) -> tuple[str, SourceLine | None] | None:
         """The first thing that the step itself has left otherwise."""
-        for one in self.met.values():
-            if one.question.look() != one.found:
-                return one.question.words, one.where
-        return None
+        moved = (name for name in self.answers.values() if not name.holds())
+        return next(((name.shown, name.where) for name in moved), None)
 
     def drawn(self) -> tuple[str, SourceLine | None] | None:
         """The first generator that was moved, or file that was read on."""
-        for generator, before, where in self._drawn.values():
-            if not _is_of_all(generator) and _state(generator) != before:
-                return f"the step draws from a {type(generator).__name__} of its own", where
-        for file, before_, where in self._files.values():
-            if _position(file) != before_:
-                return "the step reads on in an open file", where
+        for one in self._moving.values():
+            if not _is_of_all(one.value) and one.state(one.value) != one.before:
+                return one.words, one.where
         return None
 
     def guard_states(self) -> None:
         """Where states are set, the one that the step starts from counts."""
-        for key, (generator, before, where) in self._drawn.items() if self._seeds else ():
-            words = f"the state of a {type(generator).__name__}"
-            one = question(("state", key), words, functools.partial(_state, generator))
-            self.met.setdefault(id(one), Met(one, look(before), shown(before), where))
+        for key, one in self._moving.items() if self._seeds else ():
+            if one.state is _state:
+                words = f"the state of a {type(one.value).__name__}"
+                ask = functools.partial(_state, one.value)
+                self.ask(("state", key), words, ask, one.where, one.before)
 
     # --- by kind ----------------------------------------------------------------------------------
 
     def _parts(self, value: Any, where: SourceLine | None, level: int) -> None:
         if level < _DEEP and count(value) <= _PARTS:  # none of the user's code runs for it
-            for item in dict.values(value) if isinstance(value, dict) else elements(value):
+            for item in values_in(value):
                 self.meet(item, where, level + 1)
         if isinstance(value, defaultdict):
             self.meet(value.default_factory, where, level + 1)
@@ -160,17 +201,17 @@ class Reached:
 
     def _generator(self, value: Any, where: SourceLine | None, level: int) -> None:
         if isinstance(value, random.SystemRandom):
-            self.clock = self.clock or ("random.SystemRandom()", where)
+            self.asks_clock("random.SystemRandom()", where)
         elif self._is_new(value) and not _is_default(value) and _state(value) is not None:
-            self._drawn[id(value)] = value, _state(value), where
+            words = f"the step draws from a {type(value).__name__} of its own"
+            self._moving[id(value)] = _Moving(value, _state, _state(value), words, where)
             if isinstance(value, torch.Generator):
                 self.ask(("seed", id(value)), "initial_seed()", value.initial_seed, where)
 
     def _is_new(self, value: object) -> bool:
         """True for what was met for the first time, and is not of the step's own making."""
         known = self._made.get(id(value))
-        made = known is not None and known() is value
-        if made or id(value) in self._drawn or id(value) in self._files:
+        if id(value) in self._moving or (known is not None and known() is value):
             return False
         if self._is_made:
             self._made[id(value)] = Same(value)
@@ -196,7 +237,7 @@ class Reached:
 
     def _function(self, value: Any, where: SourceLine | None, level: int) -> None:
         if (known := functions.clocks().get(id(value))) is not None:
-            self.clock = self.clock or (known[1], where)
+            self.asks_clock(known[1], where)
         elif self._known(value, where):
             pass
         elif functions.sets_a_generator(value):
@@ -209,33 +250,23 @@ class Reached:
 
     def _known(self, value: object, where: SourceLine | None) -> bool:
         """Ask what a function or class goes by of which that is known; False for others."""
-        if (asks := settings.functions().get(id(value))) is not None:
-            self.ask(("setting", asks[1].words), asks[1].words, asks[1].ask, where)
-        elif (of_process := functions.of_process().get(id(value))) is not None:
-            _, words, ask = of_process
-            self.ask(("process", words), words, ask, where)
-        else:
-            return False
-        return True
+        found = settings.functions().get(id(value))
+        if found is not None:
+            _, words, ask = found
+            self.ask(("setting", words), words, ask, where)
+        return found is not None
 
     def _foreign(self, value: object, where: SourceLine | None, level: int) -> None:
         if functions.is_unknown(value):
             self.unknown.setdefault(functions.words_for(value), where)
 
     def _settings(self, value: object, where: SourceLine | None, level: int) -> None:
-        if (found := settings.switches_of(value)) is not None:
+        if (found := settings.read_by(value)) is not None:
             words, ask = found
             self.ask(("switches", words), words, ask, where)
-        elif settings.validates(value):
-            self._distribution(value, where, level)
-
-    def _distribution(self, value: object, where: SourceLine | None, level: int) -> None:
-        words = "torch.distributions' checks of arguments"
-        self.ask(("validation",), words, checks_arguments, where)
 
     def _class(self, value: Any, where: SourceLine | None, level: int) -> None:
-        if settings.validates(value):
-            self._distribution(value, where, level)
+        self._settings(value, where, level)
         self._known(value, where)
         self._foreign(value, where, level)
 
@@ -243,14 +274,20 @@ class Reached:
         if value.closed:
             return
         if value.writable():
-            self.written.append(where)
+            self.log("a file is written", where)
         elif self._is_new(value) and getattr(value, "name", "") not in self.opened:
-            self._files[id(value)] = value, _position(value), where
+            words = "the step reads on in an open file"
+            self._moving[id(value)] = _Moving(value, _position, _position(value), words, where)
+
+
+def line() -> SourceLine | None:
+    """The innermost line that runs now and is of no library, Python's own included."""
+    found = user_frames(_DEPTH, sys._getframe(1))
+    return next((one for one in found if not is_library_file(one.filename)), None)
 
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype})
 _BY_TYPE: tuple[tuple[tuple[type, ...], _Meets], ...] = (
-    ((torch.Tensor, torch.nn.Module), lambda *_: None),
     ((ContextVar,), Reached._context),
     ((_CACHED,), Reached._cached),
     (_HOLDS, Reached._reduced),
@@ -271,18 +308,18 @@ _BY_TYPE: tuple[tuple[tuple[type, ...], _Meets], ...] = (
 
 def _meets_of(kind: type) -> _Meets | None:
     """What is done about objects of a class; None: nothing."""
+    if issubclass(kind, (torch.Tensor, torch.nn.Module)):
+        return None
     for kinds, meets in _BY_TYPE:
         if issubclass(kind, kinds):
-            return None if kinds[0] is torch.Tensor else meets
+            return meets
     module = str(kind.__module__)
-    if module.startswith("torch.backends"):
+    if module.startswith(("torch.backends", "torch.distributions")):
         return Reached._settings
     if kind.__name__ in ("cython_function_or_method", "instancemethod", "nb_func", "nb_method"):
         return Reached._function
     if module.startswith("numpy.random"):
         return Reached._generator
-    if module.startswith("torch.distributions"):
-        return Reached._distribution
     return Reached._foreign if functions.is_foreign(module) else None
 
 

@@ -1,8 +1,11 @@
-"""The settings of torch that code may ask for: who gives each, and who asks or sets it."""
+"""The settings of the process that code may ask for: who gives each, and who asks or sets it."""
 
 from __future__ import annotations
 
+import decimal
 import functools
+import locale
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -10,6 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import backends
+
+from ..._torch.surroundings import checks_arguments
 
 
 class Setting(NamedTuple):
@@ -33,12 +38,11 @@ def _precision() -> str:
         return str(error)
 
 
-def _rows() -> Iterator[Setting]:
-    """Rows of this torch: what a version lacks is left out."""
-    initial = torch.default_generator.initial_seed
-    warns = torch.is_deterministic_algorithms_warn_only_enabled
+def _rows() -> Iterator[tuple[Callable[[], object], str]]:
+    """(what asks, the paths of functions in torch), the asking one first."""
     mode = torch.get_deterministic_debug_mode
-    plain: tuple[tuple[Callable[[], object], str], ...] = (
+    warns = torch.is_deterministic_algorithms_warn_only_enabled
+    yield from (
         (torch.get_num_threads, "get_num_threads set_num_threads"),
         (torch.get_num_interop_threads, "get_num_interop_threads"),
         (torch.is_grad_enabled, "is_grad_enabled set_grad_enabled"),
@@ -52,32 +56,26 @@ def _rows() -> Iterator[Setting]:
         (torch.is_anomaly_check_nan_enabled, "is_anomaly_check_nan_enabled"),
         (torch.is_warn_always_enabled, "is_warn_always_enabled set_warn_always"),
         (torch.is_autocast_cache_enabled, "is_autocast_cache_enabled set_autocast_cache_enabled"),
-        (initial, "initial_seed random.initial_seed default_generator"),
-        (torch.get_default_device, "get_default_device set_default_device"),
-    )
-    for ask, paths in plain:
-        names = tuple(paths.split())
-        yield Setting(f"torch.{names[0]}()", ask, names)
-    yield Setting(
-        "torch.is_autocast_enabled()",
-        _autocast(torch.is_autocast_enabled),
-        ("is_autocast_enabled", "is_autocast_cpu_enabled", "set_autocast_enabled"),
-    )
-    yield Setting(
-        "torch.get_autocast_dtype()",
-        _autocast(torch.get_autocast_dtype),
         (
-            *("get_autocast_dtype", "get_autocast_gpu_dtype", "set_autocast_dtype"),
-            *("autocast", "cpu.amp.autocast", "cuda.amp.autocast"),  # without a dtype of its own
+            torch.default_generator.initial_seed,
+            "initial_seed random.initial_seed default_generator",
+        ),
+        (torch.get_default_device, "get_default_device set_default_device"),
+        (
+            _autocast(torch.is_autocast_enabled),
+            "is_autocast_enabled is_autocast_cpu_enabled set_autocast_enabled",
+        ),
+        (
+            _autocast(torch.get_autocast_dtype),
+            "get_autocast_dtype get_autocast_gpu_dtype set_autocast_dtype "
+            "autocast cpu.amp.autocast cuda.amp.autocast",  # without a dtype of its own
         ),
     )
-    for path in ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp"):
-        if hasattr(backends.cuda, f"{path}_enabled"):
-            names = (f"backends.cuda.{path}_enabled", f"backends.cuda.enable_{path}")
-            yield Setting(f"torch.{names[0]}()", getattr(backends.cuda, names[0][14:]), names)
-    for path in ("is_initialized", "get_rank", "get_world_size"):
-        ask = functools.partial(_of_ranks, path)
-        yield Setting(f"torch.distributed.{path}()", ask, (f"distributed.{path}",))
+    for name in ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp"):
+        if ask := getattr(backends.cuda, f"{name}_enabled", None):  # some versions lack one
+            yield ask, f"backends.cuda.{name}_enabled backends.cuda.enable_{name}"
+    for name in ("is_initialized", "get_rank", "get_world_size"):
+        yield functools.partial(_of_ranks, name), f"distributed.{name}"
 
 
 def _of_ranks(name: str) -> object:
@@ -90,21 +88,41 @@ def _of_ranks(name: str) -> object:
 @functools.cache
 def settings() -> tuple[Setting, ...]:
     """All of them."""
-    return tuple(_rows())
+    rows = ((ask, tuple(paths.split())) for ask, paths in _rows())
+    return tuple(Setting(f"torch.{names[0]}()", ask, names) for ask, names in rows)
+
+
+GETCWD = os.getcwd
+"""Python's own: while a step is recorded another one stands for it."""
+
+
+def _decimal() -> object:
+    context = decimal.getcontext()
+    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals
 
 
 @functools.cache
-def functions() -> dict[int, tuple[object, Setting]]:
-    """By identity, functions that ask for a setting or set it."""
-    found: dict[int, tuple[object, Setting]] = {}
+def functions() -> dict[int, tuple[object, str, Callable[[], object]]]:
+    """By identity, functions and classes that go by a setting, or set it: how to ask for it."""
+    rows: list[tuple[object, str, Callable[[], object]]] = [
+        (sys.getrecursionlimit, "sys.getrecursionlimit()", sys.getrecursionlimit),
+        (sys.getswitchinterval, "sys.getswitchinterval()", sys.getswitchinterval),
+        (GETCWD, "the working directory", GETCWD),
+        (decimal.getcontext, "decimal.getcontext()", _decimal),
+        (decimal.Decimal, "decimal.getcontext()", _decimal),
+        (locale.getlocale, "locale.getlocale()", locale.getlocale),
+    ]
+    numpy: Any = sys.modules.get("numpy")
+    for name in ("geterr", "get_printoptions") if numpy is not None else ():
+        rows.append((getattr(numpy, name), f"numpy.{name}()", getattr(numpy, name)))
     for one in settings():
         for path in one.names:
             holder: Any = torch
             for part in path.split("."):
                 holder = getattr(holder, part, None)
             if holder is not None:
-                found[id(holder)] = holder, one
-    return found
+                rows.append((holder, one.words, one.ask))
+    return {id(row[0]): row for row in rows}
 
 
 _OF_MATMUL = (
@@ -117,11 +135,16 @@ _OF_MATMUL = (
 """What ``torch.backends.cuda.matmul`` computes when it is asked."""
 
 
-def switches_of(holder: Any) -> tuple[str, Callable[[], object]] | None:
+def read_by(holder: Any) -> tuple[str, Callable[[], object]] | None:
     """(name, all settings) of a module or object below ``torch.backends``; None for another.
 
-    Some are properties of the class of the module, which no dict shows.
+    Some are properties of the class of the module, which no dict shows. What is of
+    ``torch.distributions`` goes by whether that checks arguments.
     """
+    cls = holder if isinstance(holder, type) else type(holder)
+    named = (str(one.__module__) for one in cls.__mro__)
+    if holder is torch.distributions or any(n.startswith("torch.distributions") for n in named):
+        return "torch.distributions' checks of arguments", checks_arguments
     module = isinstance(holder, ModuleType)
     lies_in = str(holder.__name__ if module else type(holder).__module__)
     if not lies_in.startswith("torch.backends") or isinstance(holder, type) or callable(holder):
@@ -161,13 +184,3 @@ def _computed(cls: type[Any]) -> tuple[str, ...]:
     ]
     more = _OF_MATMUL if hasattr(cls, "__getattr__") else ()
     return tuple(dict.fromkeys((*found, *more)))
-
-
-def validates(value: object) -> bool:
-    """True for a distribution of torch, a class of them, and their module."""
-    distributions = sys.modules.get("torch.distributions.distribution")
-    if distributions is None:
-        return False
-    cls = value if isinstance(value, type) else type(value)
-    found: bool = issubclass(cls, distributions.Distribution)
-    return found or value is torch.distributions

@@ -149,17 +149,10 @@ def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, ob
 def closed(
     step: ChainStep, frame: FrameType, guarded: Callable[[object], bool]
 ) -> ChainStep | None:
-    """With the key that it has now; None where nobody knows."""
-    if step.is_any:
-        return None
-    if not isinstance(step.key, Chain):
-        return step
-    return with_key(step._replace(key=leads_to(frame, step.key, guarded)))
-
-
-def with_key(step: ChainStep) -> ChainStep | None:
-    """With its key as a path has it; None for a key that leads to no one item."""
-    key = step.key
+    """With the key that it has now, as a path has it; None where that leads to no one item."""
+    if step.is_any or not isinstance(step.key, Chain):
+        return None if step.is_any else step
+    key = leads_to(frame, step.key, guarded)
     if key is ABSENT or isinstance(key, (slice, torch.Tensor)) or is_buffer(key) or is_ours(key):
         return None
     if type(key).__module__ == "numpy" and hasattr(key, "__index__"):

@@ -38,28 +38,19 @@ class Use(enum.IntEnum):
     INSIDE = 7  # its attributes are read, whatever they are
 
 
-class EachItem(enum.Enum):
-    """The key of a step to one item of a container, nobody knows which."""
+class Key(enum.Enum):
+    """The key of a step that is known before the code runs, though what it leads to is not."""
 
-    EACH = "each"
-
-    def __str__(self) -> str:
-        return "..."
-
-
-EACH = EachItem.EACH
-
-
-class MadeBy(enum.Enum):
-    """The key of a step from a class to an object of it, which the step makes."""
-
-    MADE = "made"
+    EACH = "..."
+    """To one item of a container, nobody knows which."""
+    MADE = "()"
+    """From a class to an object of it, which the step makes."""
 
     def __str__(self) -> str:
-        return "()"
+        return self.value
 
 
-MADE = MadeBy.MADE
+EACH, MADE = Key.EACH, Key.MADE
 
 
 class Within(NamedTuple):
@@ -87,12 +78,12 @@ class ChainStep(NamedTuple):
     item: bool
     """``[key]``; else ``.key``."""
     key: Any
-    """A `Chain` where that is to be found when the line runs; `EACH`, a `Within`, a `SuperOf`."""
+    """A `Chain` where that is to be found when the line runs; a `Key`, `Within` or `SuperOf`."""
 
     @property
     def is_open(self) -> bool:
         """True where the code alone does not tell the key."""
-        return self.key is EACH or isinstance(self.key, (Chain, Within, SuperOf))
+        return self.is_any or isinstance(self.key, (Chain, SuperOf))
 
     @property
     def is_any(self) -> bool:
@@ -161,6 +152,16 @@ class Constant(NamedTuple):
 Reads = Sequence[tuple[Chain, Use]]
 
 
+class Test(NamedTuple):
+    """What a line asks first, and may skip a part of it by."""
+
+    chain: Chain
+    skips: str
+    """The last words of the jump's name: ``IF_FALSE``, ``IF_NONE``."""
+    offsets: range
+    """The instructions that are skipped."""
+
+
 class Line(NamedTuple):
     """What one line reads."""
 
@@ -176,8 +177,10 @@ class Line(NamedTuple):
 
     None for something that the step makes.
     """
-    test: Any = None
-    """What it asks first, and may skip a part of it by; see `branches`."""
+    test: Test | None = None
+    """What it asks first, and may skip a part of it by."""
+    skipped: Any = None
+    """The `Line` that it is where it skips that part."""
 
 
 Lines = dict[int, Line]

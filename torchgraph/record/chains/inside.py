@@ -37,6 +37,11 @@ def lies_in(tensor: torch.Tensor, storages: Collection[int]) -> bool:
     return storage_id(tensor) in storages
 
 
+def values_in(container: object) -> list[Any]:
+    """What is in a container, without its keys."""
+    return list(dict.values(container)) if isinstance(container, dict) else elements(container)
+
+
 def keyed(container: object) -> list[tuple[object, object]]:
     """(key, item) of what a path leads to in a container."""
     if isinstance(container, dict):
@@ -53,7 +58,7 @@ def within(value: object, depth: int = 3) -> Iterator[object]:
     if isinstance(value, torch.nn.Module):  # as a list of modules is
         yield from children_of(value).values()
     if depth and is_container(value) and count(value) <= _MARKED:
-        for item in dict.values(value) if isinstance(value, dict) else elements(value):
+        for item in values_in(value):
             yield from within(item, depth - 1)
 
 
@@ -104,15 +109,6 @@ def containers_within(value: object) -> dict[tuple[object, ...], int]:
     return {one.path: id(one.value) for one in found if not isinstance(one.value, torch.Tensor)}
 
 
-def unmoved_tensors(
-    value: object, before: object, words: str
-) -> Iterator[tuple[str, Path, torch.Tensor]]:
-    """Those of the tensors in a container, and in those in it, that lay there before."""
-    for text, path, tensor, was in tensors_under(value, before, words):
-        if was == look(tensor):
-            yield text, path, tensor
-
-
 def tensors_under(
     value: object, before: object, words: str, level: int = 0
 ) -> Iterator[tuple[str, Path, torch.Tensor, object]]:
@@ -122,9 +118,7 @@ def tensors_under(
         before: the look at the container then.
         words: what it is called.
     """
-    held = _held_in(before)
-    for number, (key, item) in enumerate(keyed(value) if level < DEEPEST else ()):
-        was = held.get(_look_at_key(key) if isinstance(value, dict) else key)
+    for number, (key, item, was) in enumerate(_beside(value, before, level)):
         path: Path = ((By.ITEM, key),)
         text = f"{words}[{f'#{number}' if isinstance(key, Same) else repr(key)}]"
         if isinstance(item, torch.Tensor):
@@ -140,12 +134,17 @@ def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
     Args:
         before: the look at it then.
     """
-    held = _held_in(before)
-    for key, item in keyed(value) if level < DEEPEST else ():
-        was = held.get(_look_at_key(key) if isinstance(value, dict) else key)
+    for _, item, was in _beside(value, before, level):
         if was != look(item):
             yield item
             yield from moved_in(item, was, level + 1)
+
+
+def _beside(value: object, before: object, level: int) -> Iterator[tuple[object, object, object]]:
+    """(key, item, the look at what lay there before) of what is in a container."""
+    held = _held_in(before)
+    for key, item in keyed(value) if level < DEEPEST else ():
+        yield key, item, held.get(_look_at_key(key) if isinstance(value, dict) else key)
 
 
 def _held_in(found: object) -> dict[object, object]:
@@ -173,12 +172,6 @@ def lay_at(path: Path, before: object, tensor: torch.Tensor) -> bool:
             return False
         before = held[found]
     return bool(before == look(tensor))
-
-
-def has_more_than_tensors(container: Any) -> bool:
-    """False for a container of tensors alone."""
-    items = dict.values(container) if isinstance(container, dict) else container
-    return not all(isinstance(item, torch.Tensor) for item in items)
 
 
 def objects_in(value: object) -> dict[int, object]:
@@ -209,7 +202,7 @@ def held_by(value: object) -> Iterable[object]:
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     if not is_container(value) or count(value) > _MARKED:
         return []
-    return list(dict.values(value)) if isinstance(value, dict) else elements(value)
+    return values_in(value)
 
 
 def containers_in(value: object) -> Iterator[object]:

@@ -12,7 +12,7 @@ import torch
 
 from ...guards.looks import DEEPEST, MOST, Same, is_container, look
 
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _BUILT_IN = frozenset({dict, OrderedDict, list, tuple, set, frozenset, deque})
 """Their iterators run no code of the user's."""
 _END = object()
@@ -29,7 +29,7 @@ class Items:
         self._views = views
         held = list(chain.from_iterable(views))
         self._held = [*held, _END]
-        self.plain = (_PLAIN | _BUILT_IN).issuperset(map(type, held))
+        self.plain = (PLAIN | _BUILT_IN).issuperset(map(type, held))
         """True where all of them are numbers, strings and containers."""
 
     @classmethod
@@ -63,20 +63,20 @@ def _parts(value: Any) -> list[Iterable[object]]:
 def _not_plain(value: object) -> Iterator[object]:
     """The items, where not all are numbers and strings: to ask for all kinds at once is quick."""
     return chain.from_iterable(
-        part for part in _parts(value) if not _PLAIN.issuperset(map(type, part))
+        part for part in _parts(value) if not PLAIN.issuperset(map(type, part))
     )
 
 
 def _stays(item: object) -> bool:
     """True for what a look knows by its identity, or what nobody changes."""
-    if type(item) in _PLAIN:
+    if type(item) in PLAIN:
         return True
     return not isinstance(item, torch.Tensor) and type(look(item)) is Same
 
 
 def is_plain_throughout(value: object, level: int = 0) -> bool:
     """True for a container of numbers and strings, and of such containers."""
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return True
     if type(value) not in _BUILT_IN or level >= DEEPEST:
         return False

@@ -26,10 +26,11 @@ from torch import nn
 
 from ..._torch.modules import STATE
 from ...guards import ABSENT
-from ...guards.looks import count, elements, in_class, is_container, own
+from ...guards.looks import count, in_class, is_container, own
 from ...guards.names import By, Path, follow, of_class
 from ..tape.number import node_of
 from .chains import Chain
+from .inside import values_in
 
 _LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)
 _LIBRARIES -= {"__main__"}
@@ -40,6 +41,10 @@ class Source(NamedTuple):
 
     owner: object
     path: Path
+
+    def item(self, key: object) -> Source:
+        """The way on to an item of a container."""
+        return Source(self.owner, (*self.path, (By.ITEM, key)))
 
 
 class Lookup(NamedTuple):
@@ -74,7 +79,7 @@ def step_of(
     if key == "__dict__":
         return Lookup(own(value), value, ((By.SLOT, "__dict__"),))
     if isinstance(value, torch.Tensor):
-        return Lookup(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
+        return _at(value, By.OWN, key) if key in own(value) else None
     if isinstance(value, ModuleType):
         found = vars(value).get(key, ABSENT)
         path: Path = ((By.OWN, key),) if _may_change(value, key) else ()
@@ -90,13 +95,18 @@ def step_of(
     return _attribute(value, key, guarded(value))
 
 
+def _at(value: object, by: By, key: object) -> Lookup:
+    """What lies there in an object at which names may begin."""
+    path: Path = ((by, key),)
+    return Lookup(follow(value, path), value, path)
+
+
 def _of_super(value: Any, key: str) -> Lookup | None:
     """``super().key``: what the next class that has it has there."""
     holder = class_of(value, key)
     found = vars(holder).get(key, ABSENT)
     if isinstance(found, _SLOTS) and not _gives_anew(found):
-        path: Path = ((By.SLOT, key),)
-        return Lookup(follow(value.__self__, path), value.__self__, path)
+        return _at(value.__self__, By.SLOT, key)
     plain = found is not ABSENT and not in_class(type(found), "__set__")
     return Lookup(found, holder, class_path(holder, key)) if plain else None
 
@@ -115,7 +125,7 @@ def _item(value: object, key: object) -> Lookup | None:
     path: Path = ((By.ITEM, key),)
     if isinstance(value, MappingProxyType):
         (held,) = gc.get_referents(value)
-        return Lookup(follow(held, path), held, path) if type(held) is dict else None
+        return _at(held, By.ITEM, key) if type(held) is dict else None
     if not is_container(value) or isinstance(value, (set, frozenset)):
         return None
     found = follow(value, path)
@@ -129,7 +139,7 @@ def _field(value: Any, key: str) -> Lookup | None:
     if isinstance(value, tuple) and key in fields:
         return _item(value, fields.index(key))
     if key in own(value):
-        return Lookup(own(value)[key], value, ((By.OWN, key),))
+        return _at(value, By.OWN, key)
     as_items = isinstance(value, dict) and of_class(type(value), key) is ABSENT
     return _item(value, key) if as_items and dict.__contains__(value, key) else None
 
@@ -139,8 +149,7 @@ def _attribute(value: object, key: str, guarded: bool) -> Lookup | None:
     mine = Source(value, ((By.OWN, key),))
     found = of_class(cls, key)
     if isinstance(found, _SLOTS) and not _gives_anew(found):
-        path: Path = ((By.SLOT, key),)
-        return Lookup(follow(value, path), value, path)
+        return _at(value, By.SLOT, key)
     if in_class(type(found), "__set__"):
         return None
     if key in attributes:
@@ -260,8 +269,7 @@ _FEW = 64
 def is_ours(value: object) -> bool:
     """True for what stands in for a number or a function while the step is recorded."""
     if is_container(value) and count(value) <= _FEW:
-        items = dict.values(value) if isinstance(value, dict) else elements(value)
-        return any(is_ours(item) for item in items if not _is_users(item))
+        return any(is_ours(item) for item in values_in(value) if not _is_users(item))
     if isinstance(value, FunctionType):
         return str(value.__globals__.get("__name__")).startswith(_OURS)
     return str(type(value).__module__).startswith(_OURS)

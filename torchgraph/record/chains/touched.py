@@ -15,7 +15,7 @@ from ...errors import SourceLine
 from ...guards.looks import Aspect, Never, Same, is_buffer, is_generator, laid_out, look, shown
 from ...guards.names import CONTENT, By, Name, Path, follow
 from .chains import Use
-from .inside import lies_in, unmoved_tensors
+from .inside import lies_in, tensors_under
 
 Counts = Counter[tuple[int, str]]
 """How often ``+=`` has moved an attribute, by object and name."""
@@ -140,8 +140,8 @@ def unmoved_in(
     one: Touched, value: object, met: set[int], kept: Callable[[object], bool]
 ) -> Iterator[Touched]:
     """The tensors in a container that the step computes with, and has left where they lay."""
-    for words, path, tensor in unmoved_tensors(value, one.name.found, one.name.shown):
-        if lies_in(tensor, met) or kept(tensor):
+    for words, path, tensor, was in tensors_under(value, one.name.found, one.name.shown):
+        if was == look(tensor) and (lies_in(tensor, met) or kept(tensor)):
             name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)
             name = replace(name, found=look(tensor), value=shown(tensor))
             yield one._replace(name=name, read=True, container=None, counted=False)

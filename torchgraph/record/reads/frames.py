@@ -7,6 +7,7 @@ returns instead, and all lines of a function count as run.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import collections.abc
 import contextlib
@@ -32,19 +33,18 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch import OpOverload
 from ..._torch.listening import is_listening, listening_through
+from ..._torch.names import standing_for
 from ..._torch.optimizers import RATE_READERS
 from ..._torch.symbolic import also_in
 from ...environment import chosen
 from ...errors import GraphError
 from ...guards import ABSENT
 from ...structure import parts_of_partial
-from ..chains.chains import Line
+from ..chains.chains import Chain, ChainStep, Line, Root, Use
 from ..chains.resolve import is_library, is_library_file
 from ..chains.touched import Touches
 from ..ops.generators import DrawingLine
-from .branches import running
-from .line_reads import lines_of
-from .lookups import Looked, looked_up_by
+from .line_reads import lines_of, running
 
 _Hears = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
 _METHODS = (staticmethod, classmethod, MethodType)
@@ -71,7 +71,9 @@ class Listener(Protocol):
     ) -> None:
         """A function has returned that a line of ``frame`` calls."""
 
-    def looked_up(self, frame: FrameType, looked: Looked, found: Touches) -> None:
+    def looked_up(
+        self, frame: FrameType, value: object, chain: Chain, use: Use, found: Touches
+    ) -> None:
         """A function of Python's is about to look at an attribute for a line of ``frame``."""
 
     def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
@@ -81,69 +83,76 @@ class Listener(Protocol):
 class _Following:
     """The trace function of one frame: tells of its lines."""
 
-    def __init__(
-        self,
-        code: CodeType,
-        listener: Listener,
-        drawing: DrawingLine,
-        returned: Callable[[FrameType, object], None],
-        raised: set[tuple[type[BaseException], object, int]],
-        passes_over: Callable[[FrameType, int], bool],
-        keeps: Callable[[Exception], bool],
-    ) -> None:
-        self._keeps = keeps
-        self._listener, self._drawing, self._returned = listener, drawing, returned
-        self._raised, self._passes_over = raised, passes_over
-        self._lines = lines_of(code)
-        self._line: Line | None = None
+    def __init__(self, frames: Frames, code: CodeType) -> None:
+        self._frames, self._lines = frames, lines_of(code)
+        self.line: Line | None = None
+        """The one that runs, where it counts what it reads."""
         self._number = 0
-        self._found: Touches = []
+        self.found: Touches = []
         """What the listener gave for the line."""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> _Following:
         try:
             self._hear(frame, event, arg)
         except Exception as error:  # whatever it is, the user's line has not raised it
-            if not self._keeps(error):
+            if not self._frames.keeps(error):
                 raise
         return self
 
     def _hear(self, frame: FrameType, event: str, arg: Any) -> None:
+        frames = self._frames
         if event == "exception":
-            self._raised.add((arg[0], frame.f_code, frame.f_lineno))
-        if self._line is not None:
-            self._listener.after(frame, self._line, self._found)
-            self._drawing.after(frame, self._number, self._line)
+            frames.raised.add((arg[0], frame.f_code, frame.f_lineno))
+        if self.line is not None:
+            frames.listener.after(frame, self.line, self.found)
+            frames.drawing.after(frame, self._number, self.line)
         self._number = number = frame.f_lineno
-        self._line = line = running(self._lines.get(number), frame) if event == "line" else None
-        if line is not None and self._passes_over(frame, number):
-            self._line = line = None
+        self.line = line = running(self._lines.get(number), frame) if event == "line" else None
+        if line is not None and frames.passes_over(frame, number):
+            self.line = line = None
         if line is not None:
-            self._found = self._listener.before(frame, number, line)
+            self.found = frames.listener.before(frame, number, line)
         if event == "return":
-            self._returned(frame, arg)
+            frames.returned(frame, arg)
 
-    def calls(self, frame: FrameType) -> None:
-        """The line calls a function of the user's."""
-        if self._line is not None and self._found:
-            self._listener.again(frame, self._found)
 
-    def gets(self, frame: FrameType, value: object, by: str) -> None:
-        """A function that the line calls has returned."""
-        if self._line is not None:
-            self._listener.returned(frame, self._line, value, self._found, by)
+_Trace = Callable[[Any, FrameType, Any, Any], Any]
 
-    def looks_up(self, frame: FrameType, looked: Looked) -> None:
-        """The line calls `getattr` or its like."""
-        if self._line is not None:
-            self._listener.looked_up(frame, looked, self._found)
+
+def _quietly(hear: _Trace) -> _Trace:
+    """An error of a method of `Frames` is none of the user's line that runs."""
+
+    @functools.wraps(hear)
+    def call(self: Frames, frame: FrameType, what: Any, arg: Any) -> Any:
+        try:
+            return hear(self, frame, what, arg)
+        except Exception as error:  # whatever it is, the user's line has not raised it
+            if not self.keeps(error):
+                raise
+            return None
+
+    return call
+
+
+_USES = {
+    "getattr": Use.INSIDE,
+    "hasattr": Use.INSIDE,
+    "setattr": Use.STORED,
+    "delattr": Use.STORED,
+}
+
+
+_Looked = tuple[object, Chain, Use]
+"""A value, the attribute of it that is looked at or replaced, and which of both."""
+_Told = Callable[[FrameType, _Looked, object], None]
+"""Told of the frame that asks, of what, and of the result; `ABSENT` before there is one."""
 
 
 class Frames:
     """Hears which lines of the user's run during one recording, and in which functions."""
 
     def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+        self.listener = listener
         self.drawing = DrawingLine()
         self._ran: set[CodeType] = set()
         self.raised: set[tuple[type[BaseException], object, int]] = set()
@@ -170,14 +179,14 @@ class Frames:
         quietly = listening_through(_untraced(ours)) if put is sys.settrace else nullcontext()
         put(ours)
         try:
-            with quietly, looked_up_by(self._looks_up):
+            with quietly, _looked_up_by(self._looks_up):
                 yield
         finally:
             self.lost = get() != ours  # somebody has come in the block: `pdb.set_trace()`
             if not self.lost:
                 put(before)
 
-    def _keeps(self, error: Exception) -> bool:
+    def keeps(self, error: Exception) -> bool:
         """Keep an error of ours out of the user's lines, but where faults are looked for."""
         told = isinstance(error, (IdentityAsked, GraphError))  # for those who called the step
         if told or chosen("TORCHGRAPH_VERIFY", "fast") == "strict":
@@ -185,15 +194,8 @@ class Frames:
         self.failed = self.failed or error.with_traceback(None)
         return True
 
+    @_quietly
     def _trace(self, frame: FrameType, event: str, arg: object) -> object:
-        try:
-            return self._called(frame)
-        except Exception as error:  # whatever it is, the user's line has not raised it
-            if not self._keeps(error):
-                raise
-            return None
-
-    def _called(self, frame: FrameType) -> object:
         called = frame.f_back is not None and type(frame.f_back.f_trace) is _Following
         if self._looking or (not called and _says_nothing(frame.f_code.co_filename)):
             return None
@@ -204,19 +206,13 @@ class Frames:
             return None
         self._meet(frame)
         caller = _caller(frame)
-        if caller is not None and isinstance(caller.f_trace, _Following):
-            caller.f_trace.calls(caller)
-        more = self._returned, self.raised, self.passes_over, self._keeps
-        return _Following(frame.f_code, self._listener, self.drawing, *more)
+        around = caller.f_trace if caller is not None else None
+        if caller and isinstance(around, _Following) and around.line and around.found:
+            self.listener.again(caller, around.found)
+        return _Following(self, frame.f_code)
 
+    @_quietly
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
-        try:
-            self._profiled(frame, event, arg)
-        except Exception as error:  # whatever it is, the user's line has not raised it
-            if not self._keeps(error):
-                raise
-
-    def _profiled(self, frame: FrameType, event: str, arg: object) -> None:
         if self._looking:
             return
         if event == "call" and is_listening() and _is_library(frame):
@@ -224,11 +220,11 @@ class Frames:
         if event in ("call", "return") and not _is_library(frame) and is_listening():
             self._meet(frame)
             for number, line in lines_of(frame.f_code).items():
-                self._listener.after(frame, line, self._listener.before(frame, number, line))
+                self.listener.after(frame, line, self.listener.before(frame, number, line))
             if event == "return":
-                self._returned(frame, arg)
+                self.returned(frame, arg)
 
-    def _returned(self, frame: FrameType, value: object) -> None:
+    def returned(self, frame: FrameType, value: object) -> None:
         """The user's line that called may read on from what a function has returned."""
         caller, code = _caller(frame), frame.f_code
         if code.co_name == "__init__" and code.co_argcount:  # what is made is what the line gets
@@ -237,26 +233,27 @@ class Frames:
             self._gets(caller, value, code.co_name)
 
     def _gets(self, caller: FrameType, value: object, by: str) -> None:
+        found: Touches = []
+        line = None
         if isinstance(caller.f_trace, _Following):
-            caller.f_trace.gets(caller, value, by)
+            line, found = caller.f_trace.line, caller.f_trace.found
         elif caller.f_code in self._ran:  # else the step is over
             line = lines_of(caller.f_code).get(caller.f_lineno)
-            if line is not None:
-                self._listener.returned(caller, line, value, [], by)
+        if line is not None:
+            self.listener.returned(caller, line, value, found, by)
 
-    def _looks_up(self, frame: FrameType, looked: Looked, value: object) -> None:
+    @_quietly
+    def _looks_up(self, frame: FrameType, looked: _Looked, value: object) -> None:
         """`getattr` and its like are called by ``frame``: first to look, then with a result."""
-        if not isinstance(frame.f_trace, _Following):
+        line = frame.f_trace
+        if not isinstance(line, _Following) or line.line is None:
             return
         self._looking = True
         try:
             if value is ABSENT:
-                frame.f_trace.looks_up(frame, looked)
+                self.listener.looked_up(frame, *looked, line.found)
             else:
-                frame.f_trace.gets(frame, value, "")
-        except Exception as error:  # whatever it is, the user's line has not raised it
-            if not self._keeps(error):
-                raise
+                self._gets(frame, value, "")
         finally:
             self._looking = False
 
@@ -268,7 +265,7 @@ class Frames:
         if caller is None or _is_library(caller):
             return
         known = _reads_objects(code.co_filename)
-        self._listener.handed(caller, _given(frame), known=known)
+        self.listener.handed(caller, _given(frame), known=known)
 
     # --- functions --------------------------------------------------------------------------------
 
@@ -319,6 +316,31 @@ class Frames:
         codes = [code for code in self._ran if code.co_freevars and not self._known.get(code)]
         holders = gc.get_referrers(*codes) if codes else []
         return [one for one in holders if isinstance(one, FunctionType) and one.__code__ in codes]
+
+
+@contextmanager
+def _looked_up_by(told: _Told) -> Iterator[None]:
+    """Tell of each call in the block."""
+    made = {name: _telling(getattr(builtins, name), use, told) for name, use in _USES.items()}
+    with standing_for(vars(builtins), made):
+        yield
+
+
+def _telling(plain: Any, use: Use, told: _Told) -> Callable[..., object]:
+    def function(*given: Any) -> object:
+        frame = sys._getframe(1)
+        if frame.f_trace is None or len(given) < 2:
+            return plain(*given)
+        name = type(given[0]).__name__
+        looked = given[0], Chain(Root.RETURNED, name, (ChainStep(False, str(given[1])),)), use
+        told(frame, looked, ABSENT)
+        value = plain(*given)
+        told(frame, looked, value)
+        return value
+
+    function.__name__ = function.__qualname__ = plain.__name__
+    function.__module__, function.__doc__ = "builtins", plain.__doc__
+    return function
 
 
 def _given(frame: FrameType) -> list[object]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -32,14 +32,10 @@ from ...ir.program import Role
 from ...live.step import Leaf
 from ..chains.chains import Use
 from ..chains.inside import containers_within, held_by, lay_at
-from ..chains.items import Items
+from ..chains.items import PLAIN, Items
 from ..chains.resolve import Source
 from ..chains.touched import Cell, RowKey, Touched, idle, in_cell, look_at, settings, unmoved_in
 from ..host.elsewhere import Elsewhere
-
-_LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_Box = tuple[object, list[tuple[RowKey, Name]]]
-"""(what names begin at, the rows and names of what lies there)."""
 
 
 class Meeting(NamedTuple):
@@ -52,16 +48,40 @@ class Meeting(NamedTuple):
     deep: bool = True
 
 
-class _Lying(NamedTuple):
-    """What lies at a place that is met."""
+@dataclass(eq=False)
+class Row:
+    """One place that is read or written, with all that lies in it or as an object alone."""
 
-    around: list[tuple[RowKey, bool]]
-    """What the step has changed on the way there, from `Ledger._moved_around`."""
-    within: dict[tuple[object, ...], int] | None
-    like: object
-    """The look at what it is like; None for what has no other look than its own."""
-    plain: bool
-    """True for a container of numbers that are Python's own, of strings and such containers."""
+    owner: Any
+    """What the name begins at: a container, a `Cell`, or the `Same` of another object."""
+    name: Name
+    """With what lay there when it was met."""
+    container: object
+    """What lay there, where that holds others and may change itself."""
+    within: Mapping[tuple[object, ...], int]
+    """The containers in what lay there."""
+    alike: object
+    """The look at what a tensor, or a container of tensors, was like; None for anything else."""
+    items: Items | None
+    """Where which objects lie in a container tells whether it has changed."""
+    own: bool
+    """The step wrote it before it read it."""
+    read: bool = False
+    perhaps: bool = False
+    """A library's code may have read it."""
+    stored: bool = False
+    replaced: bool = False
+    """The step may have replaced it, whether it reads it or not."""
+    outer: bool = False
+    """The place was there before the step."""
+    counted: bool = False
+    """A list of which the step reads what it has put there, by its number."""
+    identified: bool = False
+    """A number of which the step asks which object it is."""
+
+
+_Box = tuple[object, list[Row]]
+"""(what names begin at, the rows of what lies there)."""
 
 
 class Ledger:
@@ -81,36 +101,15 @@ class Ledger:
     ) -> None:
         self._guarded, self._wrote = guarded, wrote
         self._given = given
-        self._names: dict[RowKey, tuple[Any, Name]] = {}
-        """All that was read, and what the step wrote, as it was before."""
-        self._reads: set[RowKey] = set()
-        self._perhaps: set[RowKey] = set()
-        """What a library's code may have read."""
-        self._own: set[RowKey] = set()
-        """What the step wrote before it read it."""
-        self._stored: set[RowKey] = set()
-        self._replaced: set[RowKey] = set()
-        """What the step may have replaced, whether it reads it or not."""
-        self._containers: dict[RowKey, object] = {}
-        self._alike: dict[RowKey, object] = {}
-        """What tensors, and containers of tensors, were like."""
-        self._items: dict[tuple[int, Path], Items] = {}
-        """Where which objects lie in a container tells whether it has changed."""
-        self._within: dict[RowKey, dict[tuple[object, ...], int]] = {}
-        """The containers in each value, as they were."""
+        self._rows: dict[RowKey, Row] = {}
         self._outside: dict[int, object] = {}
         """By identity, what was there before the step, as far as names have led there."""
         self._depths: dict[int, int] = {}
         """How many containers deep what is in that was looked at."""
-        self._outer: set[RowKey] = set()
         self.old: dict[int, object] = {}
         """By identity, what was there before the step, once that is over."""
         self._cells: dict[tuple[str, object], Cell] = {}
-        self._lengths: set[RowKey] = set()
-        """Lists of which the step reads what it has put there, by its number."""
         self._elsewhere = Elsewhere()
-        self._identified: set[tuple[int, Path]] = set()
-        """Places of numbers of which the step asks which object they are."""
         self._compared: dict[int, object] = {}
         """By identity, tensors and containers of which the step asks which object they are."""
 
@@ -125,7 +124,7 @@ class Ledger:
 
     def mark(self, value: object, depth: int = 3) -> None:
         """It was there before the step, and what is in it."""
-        if type(value) in _LEAVES or self._depths.get(id(value), -1) >= depth:
+        if type(value) in PLAIN or self._depths.get(id(value), -1) >= depth:
             return
         self._outside[id(value)] = value
         self._depths[id(value)] = depth
@@ -145,53 +144,66 @@ class Ledger:
         elif use is Use.KEPT:
             self._elsewhere.hold(value)
 
-    def identify(self, value: object, source: Source) -> None:
-        """The step asks which object it is that lies there."""
-        if type(value) in (int, float):
-            self._identified.add((id(source.owner), source.path))
-
     def keep(self, meeting: Meeting, source: Source) -> None:
         """A container that lies there is put into another place as well: it has to be that one."""
-        key = (id(source.owner), source.path, True)
-        if source.path and self.is_outside(source.owner) and key not in self._own:
+        row = self._rows.get((id(source.owner), source.path, True))
+        if source.path and self.is_outside(source.owner) and not (row and row.own):
             self.mark(meeting.value)
             self._elsewhere.add(meeting.text, meeting.value, source, meeting.where)
 
     def add(self, meeting: Meeting, source: Source, *, perhaps: bool = False) -> RowKey:
-        """Something is read, or about to be written, that lies there; gives its key.
+        """Something is read, or about to be written, that lies there; gives the key of its row.
 
         ``perhaps``: a library's code may have read it. What the step moves it has not.
         """
-        use = meeting.use
-        if isinstance(meeting.value, torch.Tensor):
-            source = self._as_before(meeting.value, source)
-        key = (id(source.owner), source.path, meeting.deep)
-        if key not in self._names:
-            self.notice(meeting, source)
+        use, value = meeting.use, meeting.value
+        if isinstance(value, torch.Tensor):
+            source = self._as_before(value, source)
+        self.notice(meeting, source)
+        key = id(source.owner), source.path, meeting.deep
+        row = self._rows[key]
         if self.is_outside(source.owner):
-            self._outer.add(key)
-            if key not in self._own:
-                self.mark(meeting.value)
+            row.outer = True
+            if not row.own:
+                self.mark(value)
         if use < Use.NAMED:
-            self._replaced.add(key)
-            if use is Use.STORED:
-                self._stored.add(key)
-            elif use is Use.CLEARED and key not in self._reads:
-                self._own.add(key)
-        elif key not in self._own and perhaps and key not in self._reads:
-            self._perhaps.add(key)
-        elif key not in self._own:
-            self._reads.add(key)
+            row.replaced = True
+            row.stored |= use is Use.STORED
+            row.own |= use is Use.CLEARED and not row.read
+        elif not row.own:
+            row.perhaps |= perhaps
+            row.read |= not perhaps
+        row.identified |= use is Use.COMPARED and type(value) in (int, float)
         return key
 
     def notice(self, meeting: Meeting, source: Source) -> None:
         """How what lies there is now: the step may write into it, and read or fill it later."""
-        place = id(source.owner), source.path
-        new = [deep for deep in (True, False) if (*place, deep) not in self._names]
-        if new:
-            lies = self._lying(meeting.value, source)
-            for deep in new:
-                self._meet((*place, deep), meeting._replace(deep=deep), source, lies)
+        owner, path = source
+        if (id(owner), path, True) in self._rows:
+            return
+        value, held = meeting.value, owner if _is_held(owner) else Same(owner)
+        around = list(self._moved_around(owner, path, value))
+        listed, items = is_container(value), Items.of(value)
+        changes = is_buffer(value) or (listed and not isinstance(value, (tuple, frozenset)))
+        within = containers_within(value) if listed or is_buffer(value) else {}
+        like: object = None
+        if listed or isinstance(value, torch.Tensor):
+            like = alike(value) if items is None else look(value)  # no tensor lies in it
+        own = bool(around) or self._is_made(owner, path)  # what it has made of what is around it
+        for deep in (True, False):
+            found = look_at(value, meeting.use, deep=deep)
+            words, where = shown(value), meeting.where
+            name = Name(meeting.text, lambda: None, path, deep, found, words, where)
+            if not (items and items.plain) and (kinds := with_kinds(found)) is not found:
+                name = replace(name, found=kinds, aspect=Aspect.KINDS)
+            lay = value if changes else None
+            self._rows[id(owner), path, deep] = Row(held, name, lay, within, like, items, own)
+        for row, replaced in around:
+            if not (replaced or isinstance(value, torch.Tensor) or _is_appended(row, path)):
+                row.read = True
+                row.outer |= self.is_outside(owner)
+            key = path[len(row.name.path)][1]
+            row.counted |= type(key) is int and key >= 0
 
     def written(self, key: RowKey, use: Use, now: Callable[[str], object]) -> None:
         """A line is over that may have stored something there: what it reads next is of its own.
@@ -199,16 +211,16 @@ class Ledger:
         Args:
             now: what a variable of the function that runs holds; `ABSENT` for none.
         """
-        moved = self._is_another(key, now)
+        row = self._rows[key]
+        moved = self._is_another(row, now)
         if moved and use in (Use.STORED, Use.PERHAPS):
-            self._stored.add(key)
-            if key not in self._reads:
-                self._own.add(key)
-        elif use is Use.PERHAPS and key not in self._own:
-            self._reads.add(key)  # whether or not a branch put it there, it is this
+            row.stored = True
+            row.own |= not row.read
+        elif use is Use.PERHAPS and not row.own:
+            row.read = True  # whether or not a branch put it there, it is this
 
-    def _is_another(self, key: RowKey, now: Callable[[str], object]) -> bool:
-        owner, name = self._names[key]
+    def _is_another(self, row: Row, now: Callable[[str], object] = lambda name: ABSENT) -> bool:
+        owner, name = row.owner, row.name
         if not isinstance(owner, Cell):
             held = owner if _is_held(owner) else owner()
             return bool(name.look(follow(held, name.path)) != name.found)
@@ -219,116 +231,64 @@ class Ledger:
         self._cells[owner.name, owner.last] = owner
         return bool(name.look(value) != name.found)
 
-    def moved(self) -> set[RowKey]:
+    def moved(self) -> set[Row]:
         """The places that were written and hold something else now; variables, whatever they do."""
 
-        def moves(key: RowKey) -> bool:
-            owner = self._names[key][0]
-            made = is_container(owner) and key not in self._outer
-            is_another = isinstance(owner, Cell) or self._is_another(key, lambda name: ABSENT)
-            return is_another and not made
+        def moves(row: Row) -> bool:
+            made = is_container(row.owner) and not row.outer
+            return (isinstance(row.owner, Cell) or self._is_another(row)) and not made
 
-        return {key for key in self._replaced if moves(key)}
-
-    def _lying(self, value: object, source: Source) -> _Lying:
-        """What all of a place's rows have in common."""
-        around = list(self._moved_around(*source, value))
-        listed, items = is_container(value), Items.of(value)
-        if items is not None:
-            self._items[id(source.owner), source.path] = items
-        within = containers_within(value) if listed or is_buffer(value) else None
-        like: object = None
-        if listed or isinstance(value, torch.Tensor):
-            like = alike(value) if items is None else look(value)  # no tensor lies in it
-        return _Lying(around, within, like, items is not None and items.plain)
-
-    def _meet(self, key: RowKey, meeting: Meeting, source: Source, lies: _Lying) -> None:
-        owner, path = source
-        value = meeting.value
-        found, words = look_at(value, meeting.use, deep=meeting.deep), shown(value)
-        name = Name(meeting.text, lambda: None, path, meeting.deep, found, words, meeting.where)
-        if not lies.plain and (kinds := with_kinds(found)) is not found:
-            name = replace(name, found=kinds, aspect=Aspect.KINDS)
-        if self._is_made(owner, path):
-            self._own.add(key)
-        self._names[key] = (owner if _is_held(owner) else Same(owner), name)
-        for around, replaced in lies.around:
-            self._own.add(key)  # it is what the step has made of what is around it
-            if not (replaced or isinstance(value, torch.Tensor) or self._is_appended(around, path)):
-                self._reads.add(around)
-                self._outer |= {around} if self.is_outside(owner) else set()
-            key_in = path[len(around[1])][1]
-            if type(key_in) is int and key_in >= 0:
-                self._lengths.add(around)
-        unchanging = isinstance(value, (tuple, frozenset))
-        if is_buffer(value) or (is_container(value) and not unchanging):
-            self._containers[key] = value
-        if lies.within is not None:
-            self._within[key] = lies.within
-        if lies.like is not None:
-            self._alike[key] = lies.like
+        return {row for row in self._rows.values() if row.replaced and moves(row)}
 
     def _is_made(self, owner: object, path: Path) -> bool:
         """True where the step has written an attribute before anything was read of it."""
         if not path or path[0][0] is not By.OWN or not self._wrote(owner, path[0][1]):
             return False
-        first = (id(owner), path[:1], True)
-        return first in self._own or first not in self._names
+        first = self._rows.get((id(owner), path[:1], True))
+        return first is None or first.own
 
     def is_own(self, source: Source) -> bool:
         """True for a way through what the step itself has put there."""
         owner, path = source
-        known = any((id(owner), path[:n], True) in self._own for n in range(1, len(path) + 1))
-        return known or self._is_made(owner, path)
+        rows = (self._rows.get((id(owner), path[:n], True)) for n in range(1, len(path) + 1))
+        return any(row is not None and row.own for row in rows) or self._is_made(owner, path)
 
-    def _moved_around(
-        self, owner: object, path: Path, value: object
-    ) -> Iterator[tuple[RowKey, bool]]:
+    def _moved_around(self, owner: object, path: Path, value: object) -> Iterator[tuple[Row, bool]]:
         """Containers on the way that the step has changed since it met them, or replaced."""
         for length in range(1, len(path)):
-            key = (id(owner), path[:length], True)
-            container = self._containers.get(key)
-            if container is None:
+            row = self._rows.get((id(owner), path[:length], True))
+            if row is None or row.container is None:
                 continue
+            container, before = row.container, row.name.found
             replaced = self._follow(owner, path[:length], container) is not container
-            items = self._items.get((id(owner), path[:length]))
-            if not replaced and items is not None and items.hold():
+            if not replaced and row.items is not None and row.items.hold():
                 continue
-            before = self._names[key][1].found
             if isinstance(value, torch.Tensor) and lay_at(path[length:], before, value):
                 continue
-            if replaced or self._names[key][1].look(container) != before:
-                yield key, replaced
+            if replaced or row.name.look(container) != before:
+                yield row, replaced
 
     def _follow(self, owner: object, path: Path, container: object) -> object:
         """What lies there; in a variable of a function around, from the container in it on."""
         if not isinstance(owner, Cell):
             return follow(owner, path)
-        held = self._containers.get((id(owner), path[:1], True))
-        return container if held is None else follow(held, path[1:])
+        held = self._rows.get((id(owner), path[:1], True))
+        if held is None or held.container is None:
+            return container
+        return follow(held.container, path[1:])
 
     def _as_before(self, tensor: torch.Tensor, source: Source) -> Source:
         """Where in a list that the step has changed since then a tensor lay before."""
-        around = (id(source.owner), source.path[:-1], True)
-        container, item = self._containers.get(around), look(tensor)
-        if not isinstance(container, (list, deque)):
+        around = self._rows.get((id(source.owner), source.path[:-1], True))
+        if around is None or not isinstance(around.container, (list, deque)):
             return source
-        before = self._names[around][1].found
+        before, item = around.name.found, look(tensor)
         items = items_in(before)
-        if item not in items or look(container) == before:
+        if item not in items or look(around.container) == before:
             return source
         place, key = items.index(item), source.path[-1][1]
         place -= len(items) if type(key) is int and key < 0 else 0
         return source._replace(path=(*source.path[:-1], (By.ITEM, place)))
-
-    def _is_appended(self, around: RowKey, path: Path) -> bool:
-        """True for an item behind all that a list held when the step met it."""
-        container, found = self._containers[around], self._names[around][1].found
-        before, (_, key) = items_in(found), path[len(around[1])]
-        if not isinstance(container, list) or items_in(look(container))[: len(before)] != before:
-            return False
-        small = isinstance(found[1], tuple)
-        return small and type(key) is int and key % len(container) >= len(before)
 
     def is_outside(self, owner: object) -> bool:
         """True for what a name may begin at: the step has not made it."""
@@ -346,11 +306,12 @@ class Ledger:
     def pinned(self) -> list[torch.Tensor]:
         """The tensors that names lead to, after the step as before: they are guarded."""
         found = []
-        for owner, name in (self._names[key] for key in self._reads & self._outer):
+        for row in self._rows.values():
+            name = row.name
             value = name.found() if isinstance(name.found, Same) else None
-            if not isinstance(value, torch.Tensor):
+            if not (row.read and row.outer and isinstance(value, torch.Tensor)):
                 continue
-            held = owner() if isinstance(owner, Same) else owner
+            held = row.owner() if isinstance(row.owner, Same) else row.owner
             stays = (
                 held.holds(value) if isinstance(held, Cell) else follow(held, name.path) is value
             )
@@ -375,31 +336,28 @@ class Ledger:
         met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
         self._outside.clear()
         self._depths.clear()
-        self._items.clear()
         found = [Touched(name, True, None, True) for name in settings(functions)]
-        self._outer |= {
-            key
-            for key, (owner, _) in self._names.items()
-            if isinstance(owner, Same) and self._was_before(owner())
-        }
-        moved = {key for key in self._perhaps if self._is_another(key, lambda name: ABSENT)}
-        self._reads |= self._perhaps - moved
         boxes: dict[int, _Box] = {}
-        for key, (owner, name) in self._names.items():
-            if key not in self._reads and key not in self._replaced:
-                continue
-            held = owner if _is_held(owner) else owner()
-            if isinstance(held, Cell):
-                found += [self._touch(key, name, cell) for cell in held.within(functions)]
+        for row in self._rows.values():
+            row.items = None
+            owner = row.owner
+            row.outer |= isinstance(owner, Same) and self._was_before(owner())
+            row.read |= row.perhaps and not self._is_another(row)
+            held = owner() if isinstance(owner, Same) else owner
+            if not (row.read or row.replaced):
+                pass
+            elif isinstance(held, Cell):
+                found += [self._touch(row, cell) for cell in held.within(functions)]
             elif held is not None:
-                boxes.setdefault(id(held), (held, []))[1].append((key, name))
-        self._names.clear()
+                boxes.setdefault(id(held), (held, []))[1].append(row)
+        for row in self._rows.values():
+            row.owner = None
         self._cells.clear()
         owner = held = None
-        held_here = Counter(map(id, self._containers.values()))
+        held_here = Counter(id(row.container) for row in self._rows.values())
         for box in boxes.values():
             found += self._of_owner(box, held_here)
-        self._containers.clear()
+        self._rows.clear()
         # What was read later under the same name, the step has put there.
         first: dict[object, Touched] = {}
         for one in found:
@@ -433,32 +391,45 @@ class Ledger:
         """A container that only this holds was made by the step."""
         if is_container(box[0]) and sys.getrefcount(box[0]) <= 2 + held[id(box[0])]:
             return
-        for key, name in box[1]:
-            yield self._touch(key, name, box[0])
+        for row in box[1]:
+            yield self._touch(row, box[0])
 
-    def _touch(self, key: RowKey, name: Name, owner: object) -> Touched:
+    def _touch(self, row: Row, owner: object) -> Touched:
+        name, container = row.name, row.container
         value = follow(owner, name.path)
-        length = len(name.found[1]) if key in self._lengths else None
-        container = self._containers.get(key)
         moved = name.look(value) != name.found
         moved |= container is not None and value is not container  # an equal one
-        if (not moved or key in self._reads) and self._moves_about(key, value):
+        if (not moved or row.read) and self._moves_about(row, value):
             name = replace(name, found=Never())
         name = replace(name, owner=Same(owner), moved=moved)
-        counted = key not in self._stored
-        read, old = key in self._reads, id(value) in self.old
-        outer = key in self._outer
-        compared = isinstance(name.found, Same) and id(name.found()) in self._compared
-        like = self._alike.get(key)
-        within, known = self._within.get(key, {}), key[:2] in self._identified
-        row = read, container, outer, counted, like, compared, length, old, within, known
-        return Touched(name, *row)
+        return Touched(
+            name,
+            row.read,
+            container,
+            row.outer,
+            counted=not row.stored,
+            alike=row.alike,
+            compared=isinstance(name.found, Same) and id(name.found()) in self._compared,
+            length=len(row.name.found[1]) if row.counted else None,
+            same_object=id(value) in self.old,
+            within=row.within,
+            identified=row.identified,
+        )
 
-    def _moves_about(self, key: RowKey, value: object) -> bool:
+    def _moves_about(self, row: Row, value: object) -> bool:
         """True for containers that the step has put where others were: no copy is that one."""
-        before = self._within.get(key, {})
         now = containers_within(value) if is_container(value) else {}
-        return any(found in self.old and before.get(at) != found for at, found in now.items())
+        return any(found in self.old and row.within.get(at) != found for at, found in now.items())
+
+
+def _is_appended(row: Row, path: Path) -> bool:
+    """True for an item behind all that a list held when the step met it."""
+    container, found = row.container, row.name.found
+    before, (_, key) = items_in(found), path[len(row.name.path)]
+    if not isinstance(container, list) or items_in(look(container))[: len(before)] != before:
+        return False
+    small = isinstance(found[1], tuple)
+    return small and type(key) is int and key % len(container) >= len(before)
 
 
 def _is_held(owner: object) -> bool:

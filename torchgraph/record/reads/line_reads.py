@@ -5,15 +5,48 @@ from __future__ import annotations
 import dis
 import functools
 from collections import defaultdict
-from types import CodeType
+from types import CodeType, FrameType
 
-from ..chains.chains import Chain, Line, Lines, Reads, Root, Use
-from .branches import Questions, with_tests
-from .scan import Scan
+from ...guards import ABSENT
+from ..chains.chains import Chain, Line, Lines, Reads, Root, Test, Use
+from ..chains.resolve import leads_to
+from .scan import JUMPS, Scan
 
 _OF_OBJECTS = frozenset({Use.KEPT, Use.COMPARED, Use.AMONG})
 """What goes by which object it is, whatever is read of it besides."""
 _Chains = list[tuple[Chain, Use]]
+_PASSES = ("LOAD_", "PUSH_NULL", "NOP", "CACHE", "RESUME", "EXTENDED_ARG", "COPY", "TO_BOOL")
+"""What a line may do before its first question: nothing that could change the answer."""
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class _Tests:
+    """The first question of each line of a code object, as its instructions are followed."""
+
+    def __init__(self, code: CodeType) -> None:
+        jumps = (ins for ins in dis.get_instructions(code) if ins.opcode in JUMPS)
+        self._jumps = [(ins.offset, ins.argval) for ins in jumps]
+        self._over: set[int] = set()
+        """Lines that have asked, or done something else."""
+        self._bool: object = None
+        """What was asked whether it is true."""
+        self.found: dict[int, Test] = {}
+        """By line."""
+
+    def see(self, ins: dis.Instruction, line: int, top: object) -> None:
+        """The next instruction, and the name of what lies on the stack before it."""
+        if ins.opname == "TO_BOOL":  # from Python 3.13 on before a jump
+            self._bool = top
+        if line in self._over or ins.opname.startswith(_PASSES):
+            return
+        self._over.add(line)
+        skips = ins.opname.partition("_IF_")[2].removesuffix("_OR_POP")
+        chain = top if isinstance(top, Chain) else self._bool
+        if skips and ins.argval > ins.offset and isinstance(chain, Chain):
+            inside = range(ins.offset + 1, ins.argval)
+            entered = (to in inside and at not in inside for at, to in self._jumps)
+            if not any(entered):
+                self.found[line] = Test(chain, skips, inside)
 
 
 class _LineReads:
@@ -56,21 +89,24 @@ class _LineReads:
 @functools.lru_cache(maxsize=4096)  # a notebook makes code without end
 def lines_of(code: CodeType) -> Lines:
     """The chains that each line of a code object reads, and what for."""
-    questions = Questions(code)
-    found = _found(code, questions)
-    if not questions.found:
+    tests = _Tests(code)
+    found = _found(code, tests)
+    if not tests.found:
         return found
-    skipped = frozenset().union(*(asked.offsets for asked in questions.found.values()))
-    return with_tests(found, questions.found, _found(code, None, skipped))
+    skipped = frozenset(at for test in tests.found.values() for at in test.offsets)
+    without = _found(code, None, skipped)
+    for number, test in tests.found.items():
+        found[number] = found[number]._replace(test=test, skipped=without[number])
+    return found
 
 
 def _found(
-    code: CodeType, questions: Questions | None, skipped: frozenset[int] = frozenset()
+    code: CodeType, tests: _Tests | None, skipped: frozenset[int] = frozenset()
 ) -> dict[int, Line]:
     """By number, what each line does.
 
     Args:
-        questions: told of each instruction.
+        tests: told of each instruction.
         skipped: instructions that do not run.
     """
     found: dict[int, _LineReads] = defaultdict(_LineReads)
@@ -78,8 +114,8 @@ def _found(
     scan = Scan(code)
     for instruction in dis.get_instructions(code):
         line = scan.line = lines.get(instruction.offset)
-        if questions is not None and line is not None:
-            questions.see(instruction, line, scan.top)
+        if tests is not None and line is not None:
+            tests.see(instruction, line, scan.top)
         used = scan.step(instruction)
         if line is not None:
             if instruction.offset in skipped:  # of other lines it may still be a part
@@ -110,3 +146,19 @@ def _once(chains: _Chains) -> Reads:
         known = uses.get(key)
         uses[key] = (chain, use if known is None else max(use, known[1]))
     return list(uses.values())
+
+
+def running(line: Line | None, frame: FrameType) -> Line | None:
+    """What of a line is about to run."""
+    if line is None or line.test is None:
+        return line
+    value = leads_to(frame, line.test.chain, lambda owner: False)
+    if value is ABSENT:
+        return line
+    if line.test.skips.endswith("NONE"):
+        skipped = (value is None) is (line.test.skips == "NONE")
+    elif type(value) in _PLAIN:
+        skipped = bool(value) is (line.test.skips == "TRUE")
+    else:
+        return line
+    return line.skipped if skipped else line

@@ -21,8 +21,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch import storage_id
 from ..._torch.listening import listening
-from ...collection import weakly
-from ...errors import SourceLine
 from ...guards import ABSENT
 from ...guards.looks import Same, is_container
 from ...guards.names import CONTENT, By
@@ -30,17 +28,15 @@ from ...ir.aliasing import has_strides
 from ...live.step import Leaf
 from ...reasons import Because, Reason
 from ..chains.behind import is_iterator, is_users
-from ..chains.chains import EACH, Chain, ChainStep, Line, Reads, Root, Use
+from ..chains.chains import EACH, Chain, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
 from ..chains.items import Items
 from ..chains.resolve import Source, imported, leads_to
-from ..chains.touched import Counts, Met, RowKey, Touches
-from ..host.trees import Trees
+from ..chains.touched import Counts, Met, Touches
 from ..tape.acted import Acted
 from .frames import Frames
 from .known import unnoticed
 from .ledger import Ledger
-from .lookups import Looked
 from .walk import Walk
 
 _LOST = (
@@ -94,7 +90,7 @@ class NameWatch:
         wrote: Callable[[object, str], bool] = lambda owner, name: False,
     ) -> None:
         self._guarded, self._moving = guarded, moving
-        self._ledger = Ledger(guarded, set(objects_in(given)), wrote)
+        self.ledger = Ledger(guarded, set(objects_in(given)), wrote)
         self._counts: Counts = Counter()
         self._seen: dict[tuple[object, ...], Same] = {}
         self._lists: dict[tuple[object, ...], tuple[int, int, Items | None]] = {}
@@ -103,14 +99,9 @@ class NameWatch:
         self.frames = Frames(proxy(self))
         held = set(map(id, containers_in(given)))
         self._acted = acted or Acted()
-        self._walk = Walk(self._ledger, guarded, held, moving, self._acted, self.frames.see)
-        self.meet: Callable[[object, SourceLine | None], None] = lambda value, where: None
-        """Told of each value that a name leads to."""
-        self.made = self.meet
-        """Told of each value that a variable of a function holds, but for its arguments."""
-        self._walk.meet, self._walk.made = weakly(self._meet), weakly(self._meet_made)
+        self.walk = Walk(self.ledger, guarded, held, moving, self._acted, self.frames.see)
         for value in bound:
-            self._ledger.mark(value)
+            self.ledger.mark(value)
             self.frames.see(value)
 
     # --- line by line -----------------------------------------------------------------------------
@@ -123,9 +114,9 @@ class NameWatch:
         try:
             with self.frames.active():
                 yield
-            self._ledger.ends()
+            self.ledger.ends()
         except BaseException:
-            self._walk.frame = None  # its error leads to the frame, which leads here
+            self.walk.frame = None  # its error leads to the frame, which leads here
             raise
         if self.frames.lost and give_up is not None:
             give_up(Because(Reason.AROUND, _LOST), passing=True)
@@ -133,15 +124,9 @@ class NameWatch:
             why = _FAILED.format(error=f"{type(failed).__name__}: {failed}")
             give_up(Because(Reason.FAULT, why), lenient=True)
 
-    def _meet(self, value: object, where: SourceLine | None) -> None:
-        self.meet(value, where)
-
-    def _meet_made(self, value: object, where: SourceLine | None) -> None:
-        self.made(value, where)
-
     def let_go(self) -> list[object]:
         """Hold no frame of the user's, in which its values lie; gives what holds other values."""
-        self._walk.frame = None
+        self.walk.frame = None
         own = [self, *(one for one in vars(self).values() if hasattr(one, "__dict__"))]
         inner = [value for one in own for value in vars(one).values()]
         return [*inner, *(v for one in inner for v in getattr(one, "__dict__", {}).values())]
@@ -157,15 +142,14 @@ class NameWatch:
 
     def _store(self, frame: FrameType, found: Touches, line: Line) -> None:
         """Look at what is about to be replaced."""
-        self._walk.stand(frame)
-        self._walk.touched = found
-        self._walk.stores += 1
+        self.walk.stand(frame)
+        self.walk.touched = found
+        self.walk.stores += 1
         for chain, use in line.stores:
             if use is Use.COUNTED:
                 self._count(frame, chain)
-            self._walk.put = line.put.get(chain.mark, ABSENT)
-            read = self._global if chain.root is Root.GLOBAL else self._variable
-            read(frame, chain, use)
+            self.walk.put = line.put.get(chain.mark, ABSENT)
+            self._look(frame, chain, use)
 
     def _count(self, frame: FrameType, chain: Chain) -> None:
         """``self.calls += 1`` of an object whose attributes others watch."""
@@ -181,12 +165,12 @@ class NameWatch:
 
     def again(self, frame: FrameType, found: Touches) -> None:
         """Look at what the line has replaced before it calls a function of the user's."""
-        self._walk.stores += 1
+        self.walk.stores += 1
         self._written(frame, found)
 
     def _written(self, frame: FrameType, found: Touches) -> None:
         for key, use in found:
-            self._ledger.written(key, use, lambda name: frame.f_locals.get(name, ABSENT))
+            self.ledger.written(key, use, lambda name: frame.f_locals.get(name, ABSENT))
 
     def returned(
         self, frame: FrameType, line: Line, value: object, found: Touches, by: str
@@ -194,25 +178,22 @@ class NameWatch:
         """Look at what a function has returned that a line of ``frame`` calls."""
         if isinstance(value, torch.Tensor):
             if any(use is Use.KEPT for _, use in line.returned):
-                self._ledger.which(value, Use.KEPT)
+                self.ledger.which(value, Use.KEPT)
             return
         self.frames.see(value)
-        self._walk.stand(frame)
-        self._walk.touched = found
-        cut = self._walk.cut.get((frame.f_code, self._walk.line), {})
+        cut = self.walk.cut.get((frame.f_code, frame.f_lineno or 0), {})
         for chain, use in (*line.returned, *cut.values()):
-            self._walk.stores += use < Use.NAMED
             if by:  # not all that the line calls
                 chain = chain._replace(name=f"{by}()")
-            self._local(chain, use, value, [])
+            self.looked_up(frame, value, chain, use, found)
 
-    def looked_up(self, frame: FrameType, looked: Looked, found: Touches) -> None:
-        """Look at what ``getattr`` or its like is asked for, or what it replaces."""
-        value, name, use = looked
-        self._walk.stand(frame)
-        self._walk.touched = found
-        self._walk.stores += use < Use.NAMED
-        chain = Chain(Root.RETURNED, type(value).__name__, (ChainStep(False, name),))
+    def looked_up(
+        self, frame: FrameType, value: object, chain: Chain, use: Use, found: Touches
+    ) -> None:
+        """Look at what is read of a nameless value, or what is replaced in it."""
+        self.walk.stand(frame)
+        self.walk.touched = found
+        self.walk.stores += use < Use.NAMED
         self._local(chain, use, value, [])
 
     def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
@@ -221,40 +202,45 @@ class NameWatch:
         ``known``: it does read them. Else it may, where they are the user's.
         """
         for value in values:
-            if is_container(value) or not self._ledger.was_there(value):
+            if is_container(value) or not self.ledger.was_there(value):
                 continue
             moves = isinstance(value, (Optimizer, LRScheduler, GradScaler))
             if known or (is_users(value) and not moves and not callable(value)):
-                self._walk.stand(frame)
-                self._walk.inside(type(value).__name__, value, perhaps=not known)
+                self.walk.stand(frame)
+                self.walk.inside(type(value).__name__, value, perhaps=not known)
 
     def _read(self, frame: FrameType, chains: Reads, line: int = 0) -> None:
-        at = (frame.f_code, line, bool(self._moving), self._walk.stores)
+        at = (frame.f_code, line, bool(self._moving), self.walk.stores)
         again = at in self._once
         self._once.add(at)
-        self._walk.stand(frame, line)
+        self.walk.stand(frame, line)
         for chain, use in chains:
-            if chain.root is Root.MODULE:
-                self._walk.walk(chain, use, imported(frame, chain.name), [])
-            elif chain.root is not Root.GLOBAL:
-                self._variable(frame, chain, use)
-            elif not again or any(step.is_open for step in chain.steps):
-                self._global(frame, chain, use)
-        for chain, _ in chains if (frame.f_code, self._walk.line) in self._walk.asked else ():
+            known = again and chain.root is Root.GLOBAL
+            if not known or any(step.is_open for step in chain.steps):
+                self._look(frame, chain, use)
+        for chain, _ in chains if (frame.f_code, self.walk.line) in self.walk.asked else ():
             value = leads_to(frame, chain, self._guarded)
             if value is not ABSENT and not isinstance(value, torch.Tensor):
-                self._walk.ask(chain, value)
+                self.walk.ask(chain, value)
+
+    def _look(self, frame: FrameType, chain: Chain, use: Use) -> None:
+        if chain.root is Root.MODULE:
+            self.walk.walk(chain, use, imported(frame, chain.name), [])
+        elif chain.root is Root.GLOBAL:
+            self._global(frame, chain, use)
+        else:
+            self._variable(frame, chain, use)
 
     def _global(self, frame: FrameType, chain: Chain, use: Use) -> None:
         held = frame.f_globals
-        self._ledger.mark(held, 0)
+        self.ledger.mark(held, 0)
         value = held.get(chain.name, ABSENT)
         if value is ABSENT and not callable(frame.f_builtins.get(chain.name)):
-            self._walk.add(chain.name, ABSENT, Source(held, ((By.ITEM, chain.name),)), Use.NAMED)
+            self.walk.add(chain.name, ABSENT, Source(held, ((By.ITEM, chain.name),)), Use.NAMED)
             held = frame.f_builtins
-            self._ledger.mark(held, 0)
+            self.ledger.mark(held, 0)
             value = held.get(chain.name, ABSENT)
-        self._walk.walk(chain, use, value, [Source(held, ((By.ITEM, chain.name),))])
+        self.walk.walk(chain, use, value, [Source(held, ((By.ITEM, chain.name),))])
 
     def _variable(self, frame: FrameType, chain: Chain, use: Use) -> None:
         value = frame.f_locals.get(chain.name, ABSENT)
@@ -262,44 +248,44 @@ class NameWatch:
             return
         arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
         is_made = chain.root is not Root.FREE and chain.name not in arguments
-        (self.made if is_made else self.meet)(value, self._walk.where)
+        (self.walk.made if is_made else self.walk.meet)(value, self.walk.where)
         if not chain.steps:
-            self._ledger.which(value, use)
+            self.ledger.which(value, use)
         sources: list[Source] = []
         if chain.root is Root.FREE and not self.frames.is_local(frame, chain.name):
             if chain.name == "__class__":
                 return
-            sources = [Source(self._ledger.cell(chain.name, value), CONTENT)]
-        elif not chain.steps and is_iterator(value) and self._ledger.was_there(value):
+            sources = [Source(self.ledger.cell(chain.name, value), CONTENT)]
+        elif not chain.steps and is_iterator(value) and self.ledger.was_there(value):
             sources = [Source(value, ())] if Use.ITEMS <= use <= Use.OPERAND else []
         elif not chain.steps and not is_container(value) and use < Use.OPERAND:
             return  # a local name: how it came to its value was looked at before
         self._local(chain, use, value, sources)
 
     def _local(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
-        if id(value) in self._walk.given:
+        if id(value) in self.walk.given:
             return
         if not sources and not is_container(value):
             if isinstance(value, torch.Tensor) and not vars(value):
                 return
             if not any(step.is_open for step in chain.steps):
-                key = (id(value), chain.steps, use, bool(self._moving), self._walk.stores)
+                key = (id(value), chain.steps, use, bool(self._moving), self.walk.stores)
                 seen = self._seen.get(key)
                 if seen is not None and seen() is value:
                     return
                 self._seen[key] = Same(value)
-        elif id(value) in self._walk.led:
-            sources = [*self._walk.led[id(value)][1], *sources]
+        elif id(value) in self.walk.led:
+            sources = [*self.walk.led[id(value)][1], *sources]
         if use >= Use.NAMED and is_container(value) and self._is_known(chain, use, value, sources):
             return
-        self._walk.walk(chain, use, value, sources)
+        self.walk.walk(chain, use, value, sources)
 
     def _is_known(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> bool:
         """True where the line has read this before, as each turn of a loop does, and all is there.
 
         A container is looked at item by item: a loop over it would do so once for each of them.
         """
-        walk = self._walk
+        walk = self.walk
         if any(step.is_open and step.key is not EACH for step in chain.steps):
             return False  # where it goes on from there may be another place now
         now = bool(self._moving), self._acted.count
@@ -313,27 +299,15 @@ class NameWatch:
         self._lists[at] = len(sources), walk.stores, Items.of(value) if again else None
         return False
 
-    def trees(self) -> Trees:
-        """To make again what the step leaves, but for what was there before."""
-        return Trees(self._ledger.old)
-
-    def pinned(self) -> list[torch.Tensor]:
-        """The tensors that names lead to, after the step as before."""
-        return self._ledger.pinned()
-
-    def moved(self) -> set[RowKey]:
-        """The places that the step has changed so far."""
-        return self._ledger.moved()
-
     def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: object) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
         functions = self.frames.functions()
-        if not all(cell.within(functions) for cell in self._ledger.cells()):
+        if not all(cell.within(functions) for cell in self.ledger.cells()):
             functions += self.frames.nameless()
-        self._walk.led.clear()
+        self.walk.led.clear()
         self._lists.clear()
-        self._walk.frame = None
-        touched = self._ledger.finish(leaves, functions, returned)
+        self.walk.frame = None
+        touched = self.ledger.finish(leaves, functions, returned)
         inputs = [leaf.value for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
         storages = frozenset(storage_id(tensor) for tensor in inputs if has_strides(tensor))
-        return Met(touched, self._counts, self._ledger.compared, storages)
+        return Met(touched, self._counts, self.ledger.compared, storages)

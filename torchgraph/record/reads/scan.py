@@ -37,7 +37,6 @@ from .values import (
     joined,
     looks_inside,
     made_of,
-    mark_of,
     result_of,
     stores_by_name,
     super_of,
@@ -70,7 +69,7 @@ _ALONE = frozenset(
 """They leave the stack as it is."""
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE", "RERAISE", "JUMP_FORWARD", "JUMP_A", "JUMP_BACK")
 """How the names of instructions begin that the next one never follows."""
-_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _BESIDES = {"CALL_KW": 1, "CALL_FUNCTION_KW": 1}
 """Values above the arguments of a call: the names of the keywords."""
 _PLACES = 1 if sys.version_info < (3, 11) else 2
@@ -107,7 +106,7 @@ class Scan:
     def step(self, ins: dis.Instruction) -> list[tuple[Chain, Use]]:
         """Run one instruction; gives the chains whose value is used by it."""
         self._stack = joined(self._stack, self._waiting.pop(ins.offset, []))
-        if ins.opcode in _JUMPS:
+        if ins.opcode in JUMPS:
             self._jump(ins)
         used = [*self._step(ins), *self._spans]
         self._spans.clear()
@@ -340,7 +339,8 @@ class Scan:
         if not isinstance(held, (Chain, Result)):
             return None
         found = held.then(item, key)
-        line, value = self._put.get(mark_of(found), (None, _COUNTED))
+        mark = found.mark if isinstance(found, Chain) else None
+        line, value = self._put.get(mark, (None, _COUNTED))
         return found if value is _COUNTED or line != self.line else value
 
     def _item(self) -> Used:
@@ -366,7 +366,7 @@ class Scan:
         yield from used(key, Use.WHOLE)
         if isinstance(held, Chain) and is_plain_key(key) and values:
             put = held.then(not name.endswith("ATTR"), key.value)
-            self._put[mark_of(put)] = self.line, values[0]
+            self._put[put.mark] = self.line, values[0]
         for chain in chains_of(held):
             yield from self._store_in(chain, key, name, use)
 

@@ -77,10 +77,6 @@ def chains_of(value: Any) -> Iterable[Chain]:
     return value.chains if isinstance(value, (Result, Iterated)) else ()
 
 
-def mark_of(value: Any) -> object:
-    return value.mark if isinstance(value, Chain) else None
-
-
 def each_of(value: object) -> Result:
     """An item of it; of a generator of the user's, what it yields."""
     items = (chain.then(True, EACH) for chain in chains_of(value))

@@ -31,8 +31,8 @@ from ..chains.behind import (
     is_memo,
     is_users,
 )
-from ..chains.chains import MADE, Chain, ChainStep, Constant, MadeBy, Root, SuperOf, Use, Within
-from ..chains.inside import has_more_than_tensors, keyed, within
+from ..chains.chains import MADE, Chain, ChainStep, Constant, Root, SuperOf, Use, Within
+from ..chains.inside import keyed, values_in, within
 from ..chains.resolve import (
     Lookup,
     Source,
@@ -142,8 +142,7 @@ class Walk:
         by, key = found.path[-1] if found.path else (None, None)
         if by is not By.OWN or found.owner is not value or self._ledger.is_outside(value):
             return []
-        ways = self._ways(own(value), [])
-        return [Source(owner, (*path, (By.ITEM, key))) for owner, path in ways]
+        return [way.item(key) for way in self._ways(own(value), [])]
 
     def _method_of(self, at: Chain, value: object) -> None:
         """A method of a library's, or of C, reads the object, or moves it on."""
@@ -174,9 +173,7 @@ class Walk:
             self._within(chain, use, value, number)
             return
         if isinstance(value, weakref.ref):
-            if self._ledger.was_there(value):
-                self._ledger.mark(value())
-            self.walk(chain, use, value(), [], number + 1)
+            self.walk(chain, use, self._referent(value), [], number + 1)
             return
         if not is_container(value) or count(value) > PROBED:
             return
@@ -184,7 +181,7 @@ class Walk:
             self._arrive(chain, Use.PLACED, value, sources)
             return
         for key, item in keyed(value):
-            below = [Source(s.owner, (*s.path, (By.ITEM, key))) for s in sources]
+            below = [source.item(key) for source in sources]
             steps = (*chain.steps[:number], ChainStep(True, key), *chain.steps[number + 1 :])
             if is_container(item) or number + 1 < len(steps):
                 self.walk(chain._replace(steps=steps), use, item, below, number + 1)
@@ -192,12 +189,16 @@ class Walk:
         for item in elements(value) if unordered else ():  # no path leads to it
             self.walk(chain, use, item, [], number + 1)
 
+    def _referent(self, reference: weakref.ref[Any]) -> object:
+        """What a weak reference leads to, which was there before the step where that was."""
+        if self._ledger.was_there(reference):
+            self._ledger.mark(reference())
+        return reference()
+
     def _step(self, step: ChainStep, value: object) -> Lookup | None:
         """Where one step leads; None where code of the object's own says so."""
         if step.key is MADE and isinstance(value, weakref.ref):
-            if self._ledger.was_there(value):
-                self._ledger.mark(value())
-            return Lookup(value())
+            return Lookup(self._referent(value))
         if step.key is MADE:  # an object of a class has what the class has
             return Lookup(value) if isinstance(value, type) else None
         if not isinstance(step.key, SuperOf):
@@ -232,7 +233,7 @@ class Walk:
     ) -> None:
         """Code of the object's own, or of C, gives what follows."""
         at, key = chain._replace(steps=chain.steps[:number]), chain.steps[number].key
-        if isinstance(key, (MadeBy, SuperOf)):
+        if key is MADE or isinstance(key, SuperOf):
             return
         self._cut(chain, use, number)
         cls = class_of(value, key)
@@ -319,7 +320,7 @@ class Walk:
             known = self.led.setdefault(id(value), (value, []))[1]
             marks = {(id(owner), path) for owner, path in known}
             known += [source for source in sources if (id(source[0]), source[1]) not in marks]
-        elif not isinstance(value, tuple) and has_more_than_tensors(value):
+        elif not isinstance(value, tuple) and not _are_tensors(value):
             sources = [Source(value, ())]
         for source in sources if use is Use.KEPT else ():
             self._ledger.keep(Meeting(str(chain), value, use, self.where), source)
@@ -329,7 +330,7 @@ class Walk:
                 self.add(str(chain), value, source, use, deep=False)
         if use is Use.ITEMS and count(value) <= PROBED:
             for key, item in keyed(value):
-                below = [Source(s.owner, (*s.path, (By.ITEM, key))) for s in sources]
+                below = [source.item(key) for source in sources]
                 if is_container(item):
                     self._contents(chain.then(True, key), Use.NAMED, item, below)
 
@@ -358,17 +359,19 @@ class Walk:
         deep: bool = True,
         perhaps: bool = False,
     ) -> None:
-        if use is Use.COMPARED:
-            self._ledger.identify(value, source)
         use = Use.COUNTED if use is Use.PLACED else use
         key = self._ledger.add(Meeting(text, value, use, self.where, deep), source, perhaps=perhaps)
         if use < Use.NAMED:
             self.touched.append((key, use))
-        if use is Use.PERHAPS and not may_be_put(self.put, value):
+        if use is Use.PERHAPS and not _may_be_put(self.put, value):
             self.touched[-1] = (key, Use.STORED)
 
 
-def may_be_put(put: object, value: object) -> bool:
+def _are_tensors(container: object) -> bool:
+    return all(isinstance(item, torch.Tensor) for item in values_in(container))
+
+
+def _may_be_put(put: object, value: object) -> bool:
     """True where a store leaves no trace if it puts ``put`` where ``value`` lies.
 
     `ABSENT` for what nobody knows, None for what the step makes.
