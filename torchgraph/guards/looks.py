@@ -263,7 +263,8 @@ def _array(value: Any) -> object:
         return Never()
     if value.dtype.hasobject and value.size <= MOST:
         items = value.reshape(-1).tolist()
-        return type(value), value.shape, tuple(look(item, level=DEEPEST - 2) for item in items)
+        looks = tuple(look(item, level=DEEPEST - 2) for item in items)
+        return type(value), value.dtype.str, value.shape, looks
     if value.nbytes > _BYTES or value.dtype.hasobject:
         return Same(value)
     return type(value), value.dtype.str, value.shape, value.tobytes()

@@ -323,7 +323,11 @@ class Exits:
         self.names.append(name)
         if name.path and one.container is None:
             self._find(name, _plain_number(name.found), value)
-        elif name.path and one.container is value and _same_but_for_numbers(value, name.found):
+        elif (
+            (name.path and one.container is value)
+            and is_container(value)
+            and _same_but_for_numbers(value, name.found)
+        ):
             self._find_in(name, value, name.found)
         if one.container is value is not None and is_buffer(value):
             self.names.append(_the_same(one))
@@ -337,7 +341,10 @@ class Exits:
             ]
             if len(held) > 1:  # with others in it, whose names are not known
                 self.names.append(_the_same(one))
-            self._assign(place, self._trees.contents(held, self._slot))
+            try:
+                self._assign(place, self._trees.contents(held, self._slot))
+            except Unfit:  # no replay makes such an object again: it has to be as it was left
+                self.names.append(replace(name, found=name.look(value)))
         elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
             self._assign(Named(name), self._made(one, value))
         self._see_to(one, value)

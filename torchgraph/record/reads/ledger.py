@@ -30,6 +30,7 @@ from ...guards.names import CONTENT, By, Name, Path, follow
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
 from ...live.step import Leaf
+from ...structure.kinds import SYMBOLS
 from ..chains.chains import Use
 from ..chains.inside import containers_within, held_by, lay_at
 from ..chains.items import PLAIN, Items
@@ -170,6 +171,7 @@ class Ledger:
             row.replaced = True
             row.stored |= use is Use.STORED
             row.own |= use is Use.CLEARED and not row.read
+            row.read |= use is Use.COUNTED and not (row.own or _is_added_to(value))
         elif not row.own:
             row.perhaps |= perhaps
             row.read |= not perhaps
@@ -435,3 +437,18 @@ def _is_appended(row: Row, path: Path) -> bool:
 def _is_held(owner: object) -> bool:
     """True for what no weak reference finds again."""
     return is_container(owner) or isinstance(owner, Cell)
+
+
+def _is_added_to(value: object) -> bool:
+    """True for what replays add to as ``+=`` has done: it is not read.
+
+    Anything else, such as an array, which is added to in place, or a number of a class of its own,
+    counts as read: what comes of it goes by what it was.
+    """
+    if is_buffer(value):
+        return False
+    listed = is_container(value) or isinstance(value, torch.Tensor)
+    return listed or type(value) in _ADDED_TO or issubclass(type(value), SYMBOLS)
+
+
+_ADDED_TO = frozenset({int, float, str})

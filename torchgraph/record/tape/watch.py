@@ -8,6 +8,8 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import date, time, timedelta
+from numbers import Number
 from typing import Any, NamedTuple, Protocol
 from unittest import mock
 
@@ -17,6 +19,7 @@ from torch import nn
 from ..._torch.modules import BOOKKEEPING, STATE
 from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
 from ...guards import ABSENT, Read, same_value, stands_in
+from ...guards.looks import is_buffer
 from ...ir.program import CallRecord
 from ...live.inputs import described
 from ...live.step import Leaf
@@ -42,11 +45,13 @@ def is_plain(value: Any) -> bool:
 
 
 def is_own(value: object) -> bool:
-    """True for plain values, tensors and callables: what a step reads of them, it may go by.
+    """True for values, arrays, tensors and callables: what a step reads of them, it may go by.
 
     Of what else a step replaces itself, a cache or a log, its ops tell whether it went by that.
     """
-    return is_plain(value) or isinstance(value, (torch.Tensor, enum.Enum)) or callable(value)
+    if is_plain(value) or isinstance(value, (torch.Tensor, enum.Enum)) or callable(value):
+        return True
+    return issubclass(type(value), (Number, date, time, timedelta)) or is_buffer(value)
 
 
 class AttributeWatch:
