@@ -209,6 +209,15 @@ _OF_OTHERS = frozenset({Aspect.LIKENESS, Aspect.LAYOUT})
 """What counts of tensors that others replace."""
 
 
+class Answering:
+    """What a name may begin at instead of an object: it gives an answer that is made anew."""
+
+    __slots__ = ("goes_by",)
+
+    goes_by: dict[object, object] | None
+    """The dict whose changes alone change the answer; None where that is not known."""
+
+
 class NameChecks:
     """Adds names to compiled checks: a row for each object that they lead through, only once."""
 
@@ -247,7 +256,11 @@ class NameChecks:
             return found is not ABSENT
         if mark in self._asked or not self._compiled(name, by, value, key):
             self._asked.add(mark)
-            self._checks.call(name.holds, ())
+            held = value.goes_by if isinstance(value, Answering) else None
+            if held is None:
+                self._checks.call(name.holds, ())
+            else:
+                self._checks.call_when(held, name.holds, ())
             return False
         self._done.add(mark)
         return found is not ABSENT

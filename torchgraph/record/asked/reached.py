@@ -32,13 +32,15 @@ from ..._torch.listening import not_listening
 from ..._torch.tensors import address_of
 from ...errors import SourceLine, user_frames
 from ...guards import ABSENT, Name
-from ...guards.looks import Same, count, is_generator, look, shown
-from ...guards.names import By, Path
+from ...guards.looks import Same, cache_of, count, is_generator, look, shown
+from ...guards.names import Answering, By, Path
 from ..chains.inside import values_in
 from ..chains.resolve import is_library_file
 from . import functions, settings
 
 _CACHED = type(functools.lru_cache(len))
+_RESULTS = 64
+"""Results of a cached function that are told apart."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
 _ITERATES: tuple[type, ...] = (type(iter(list, 0)), map, filter, zip, enumerate)
 _HOLDS = (functools.partial, operator.attrgetter, operator.itemgetter, operator.methodcaller)
@@ -57,7 +59,7 @@ _DEPTH = 12
 _Meets = Callable[["Reached", Any, "SourceLine | None", int], None]
 
 
-class _Question:
+class _Question(Answering):
     """One thing that can be asked at any time; asking changes nothing.
 
     Args:
@@ -68,6 +70,7 @@ class _Question:
 
     def __init__(self, ask: Callable[[], object]) -> None:
         self._ask = ask
+        self.goes_by = getattr(ask, "cache", None)
 
     @property
     def answer(self) -> object:
@@ -326,11 +329,13 @@ def _meets_of(kind: type) -> _Meets | None:
 class _Refills:
     """How often the cache of a function was filled again, as far as anybody can see.
 
-    A cache that was cleared and filled again has as many entries, and fewer hits.
+    A cache that was cleared and filled again has as many entries: fewer hits, or other results.
     """
 
     def __init__(self, function: Any) -> None:
         self._function, self._hits, self._cleared = weakref.ref(function), 0, 0
+        self.cache = cache_of(function)
+        """Its dict, which changes whenever it is filled; None where that is not known."""
 
     def __call__(self) -> object:
         function = self._function()
@@ -339,7 +344,9 @@ class _Refills:
         info = function.cache_info()
         self._cleared += info.hits < self._hits
         self._hits = info.hits
-        return self._cleared, info.misses, info.currsize
+        small = self.cache is not None and len(self.cache) <= _RESULTS
+        results = tuple(map(id, self.cache.values())) if small and self.cache is not None else ()
+        return self._cleared, info.misses, info.currsize, results
 
 
 def _content(variable: ContextVar[Any]) -> object:
