@@ -231,3 +231,52 @@ def test_a_reason_says_what_stands_in_the_way(function, reason):
     for _ in range(24):
         step(torch.ones(3))
     assert {one.reason for one in step.report().calls.eager} == {reason}
+
+
+def test_a_call_with_objects_is_known_by_its_outline() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            torch.manual_seed(0)
+            self.model, self.calls = nn.Linear(4, 2), 0
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+        @tg.step
+        def body(self, model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            scale = 2.0 if self.calls % 3 else 1.0
+            self.optimizer.zero_grad()
+            loss = model(inputs["x"]).square().mean() * scale
+            loss.backward()
+            self.optimizer.step()
+            return loss
+
+    trainer = Trainer()
+    graph: Any = trainer.body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EagerWarning)
+        for _ in range(8):
+            trainer.calls += 1
+            trainer.body(trainer.model, {"x": torch.randn(3, 4)})
+    assert graph.report().calls.eager, "it moves, and Python reads it"
+    assert graph._outlines.known
+
+
+def test_what_has_an_attribute_is_asked_for_is_no_read_of_all() -> None:
+    layer = nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 100)
+    wrapped = SimpleNamespace(optimizer=optimizer)
+
+    @tg.step
+    def step(x):
+        if hasattr(wrapped.optimizer, "train") and callable(wrapped.optimizer.train):
+            wrapped.optimizer.train()
+        optimizer.zero_grad()
+        loss = layer(x).mean()
+        loss.backward()
+        wrapped.optimizer.step()
+        return loss
+
+    for _ in range(6):
+        step(torch.randn(3, 4))
+        schedule.step()
+    assert step.report().calls.programs == 4  # its rate moves, as a scheduler's does
