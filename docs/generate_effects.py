@@ -85,6 +85,12 @@ ROWS = (
         served=False,
         start="kept.numbers = iter(range(10**9))",
     ),
+    Row(
+        "a number of another class, NumPy's or a fraction, is moved",
+        "kept.total += Fraction(1, 3)",
+        served=False,
+        start="from fractions import Fraction; kept.total = Fraction(0)",
+    ),
     Row("a value leaves torch", "kept.last = loss.detach().numpy().tolist()", served=False),
 )
 
