@@ -16,6 +16,7 @@ from ..chains.chains import (
     EACH,
     OWN,
     Chain,
+    ChainStep,
     Constant,
     Iterated,
     Result,
@@ -369,6 +370,10 @@ class Scan:
             self._put[put.mark] = self.line, values[0]
         for chain in chains_of(held):
             yield from self._store_in(chain, key, name, use)
+            if chain.steps and isinstance(chain.steps[-1].key, Within):
+                for rows in ((EACH,), (EACH, EACH)):  # `matrix[i + 1][0] = x`, a level deeper too
+                    steps = (*chain.steps[:-1], *(ChainStep(True, row) for row in rows))
+                    yield from self._store_in(chain._replace(steps=steps), key, name, use)
 
     @staticmethod
     def _store_in(held: Chain, key: Any, name: str, use: Use) -> Used:
