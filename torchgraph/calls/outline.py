@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .._torch import is_view
 from .._torch.consumed import is_consumed
 from ..options.options import Options
 from ..record.history import with_history
@@ -120,7 +121,7 @@ def quickly_apart(
         if alone and not returned.requires_grad:
             return returned.detach().clone()
         if alone and is_consumed(returned, consumed):  # a loss: what most steps return
-            return returned.detach() if returned._base is None else returned.detach().clone()
+            return returned.detach().clone() if is_view(returned) else returned.detach()
     found: list[Any] = []
     if not _gathered(returned, found, _NESTED):
         return OTHERS
