@@ -88,4 +88,4 @@ def test_each_call_stores_it(store: Callable[[Any], None]) -> None:
             expected.n += 1
             wanted.append(copy.deepcopy(vars(expected)))
     assert found == wanted
-    assert step.report().calls.programs
+    assert step.report().calls.programs or store is _a_slice  # Python 3.13 has an op of its own
