@@ -247,3 +247,26 @@ def test_what_as_strided_reads_of_a_batch_that_begins_elsewhere():
     graph = Function(step)
     for x in [torch.randn(4) for _ in range(4)] + list(torch.randn(3, 4)):
         assert torch.equal(graph(x), step(x))
+
+
+@pytest.mark.parametrize("value", [5, "seen", None, (1, 2.0)])
+def test_a_plain_value_that_build_puts_on_an_argument_lies_there_after_each_call(value):
+    class Marks(tg.Graph):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.add_optimizer(torch.optim.SGD(self.layer.parameters(), lr=0.1))
+
+        def build(self, x):
+            x.mark = value
+            loss = self.layer(x).mean()
+            loss.backward()
+            return loss
+
+    graph = Marks()
+    graph.config.set_look_again("off")  # it is right without
+    for _ in range(5):
+        x = torch.randn(2, 3)
+        graph(x)
+        assert x.mark == value
+    assert graph.report().calls.programs == 3

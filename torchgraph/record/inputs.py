@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from .._torch.listening import not_listening
+from ..guards import ABSENT
 from ..guards.looks import own
 from ..ir.program import Role
 from ..live.inputs import Call, paths
@@ -18,6 +19,7 @@ from .host.host import Assigned, OnArgument, flags
 from .host.kept import tensors_inside
 from .host.trees import Trees, constant
 from .ops.recorder import Recorder
+from .tape.watch import is_plain
 
 
 class Inputs:
@@ -70,6 +72,15 @@ class Inputs:
                 for number, before in enumerate(self._trained)
                 if now[number] is not before
             ),
+        ]
+
+    def marked(self) -> list[Assigned]:
+        """Plain values that the step has put on arguments: ``x.mask = 5``."""
+        return [
+            Assigned(OnArgument(position, name), constant(now))
+            for position, (leaf, _) in enumerate(self._arguments)
+            for name, now in own(leaf.value).items()
+            if is_plain(now) and self._attributes[position].get(name, ABSENT) is not now
         ]
 
     def attached(

@@ -32,6 +32,7 @@ from .ends import ends, made, relaid
 from .gradients import Gradients, kept, with_gradient
 from .history import with_history
 from .host.exits import Exits, Moving
+from .host.host import Assigned
 from .host.kept import gradient_of
 from .host.trees import OutputSlot, Trees
 from .inputs import Inputs
@@ -353,6 +354,11 @@ class _Taking:
 
     # --- what comes of it -------------------------------------------------------------------------
 
+    def _marked(self) -> list[Assigned]:
+        """What lies on arguments: a step that updates itself has told already."""
+        whole = not self.driven and len(self._batches) == 1
+        return self._inputs.marked() if whole else []
+
     def _outcome(self, tensors: list[torch.Tensor], values: list[int]) -> Outcome:
         names, loss = self._came.names, self._loss
         outputs: list[tuple[OutputSpec, object]] = [
@@ -408,7 +414,9 @@ class _Taking:
             skipped=self._update.skipped,
             rests=self._rests,
             driven=bool(self.driven),
-            host=host.plus([*exits.assigned.values(), *inputs.changed()], exits.together),
+            host=host.plus(
+                [*exits.assigned.values(), *inputs.changed(), *self._marked()], exits.together
+            ),
             extra=tensors[len(values) :],
             adopted=self.driven.own.unknown,
             repeated=exits.repeated,
