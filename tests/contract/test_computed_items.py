@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -88,4 +89,5 @@ def test_each_call_stores_it(store: Callable[[Any], None]) -> None:
             expected.n += 1
             wanted.append(copy.deepcopy(vars(expected)))
     assert found == wanted
-    assert step.report().calls.programs or store is _a_slice  # Python 3.13 has an op of its own
+    own_op = store is _a_slice and (3, 12) <= sys.version_info < (3, 14)  # STORE_SLICE: read whole
+    assert bool(step.report().calls.programs) is not own_op

@@ -146,3 +146,9 @@ def test_conjugate_and_negative_bits(backend):
                 if name in ("conj", "neg"):  # of memory of an argument there is a copy
                     bits = value.is_conj(), value.is_neg()
                     assert (got[name].is_conj(), got[name].is_neg()) == bits, (number, name)
+
+
+def test_each_object_of_a_call_has_its_own_path() -> None:
+    contents = Contents(([1], {"a": [2]}), {"k": [3]})
+    found = [contents.path(number) for number in range(len(contents.objects))]
+    assert found == ["args[0]", "args[1]", "args[1]['a']", "kwargs['k']"]

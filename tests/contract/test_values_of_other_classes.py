@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import functools
 import warnings
 from array import array
 from collections.abc import Callable
@@ -156,6 +157,10 @@ IN_PLACE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "fill": (lambda: np.zeros(2), lambda held: held.fill(held[0] + 1)),
     "out": (lambda: np.zeros(2), lambda held: np.add(held, 1, out=held)),
     "an array of Python's": (lambda: array("d", [0.0]), lambda held: held.append(1.0)),
+    "an item of objects": (
+        lambda: np.array([0, 0], dtype=object),
+        lambda held: held.__setitem__(0, held[0] + 1),
+    ),
     "bytes": (lambda: bytearray(2), lambda held: held.extend(b"x")),
 }
 
@@ -189,3 +194,43 @@ def test_a_date_and_a_variable_of_a_function() -> None:
         for _ in range(CALLS):
             step(torch.ones(1, 2))
     assert (day.day, float(total)) == (1 + CALLS, 0.5 * CALLS)
+
+
+def test_attributes_that_are_filled_at_once_beside_bytes() -> None:
+    held, layer = SimpleNamespace(value=np.zeros(1), raw=bytearray(b"a")), nn.Linear(2, 1)
+
+    @tg.step
+    def step(x):
+        vars(held).update(value=held.value + 1)
+        return layer(x).sum()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(CALLS):
+            step(torch.ones(1, 2))
+    assert (held.value.tolist(), held.raw) == ([CALLS], b"a")
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "filled"])
+def test_a_cache_that_is_cleared_between_calls_is_asked_again(filled: bool) -> None:
+    box, layer = SimpleNamespace(value=1.5), nn.Linear(2, 1)
+
+    @functools.lru_cache
+    def scale() -> float:
+        return float(box.value)
+
+    @tg.step
+    def step(x):
+        return (layer(x) * scale()).sum()
+
+    x = torch.ones(1, 2)
+    scale()
+    for _ in range(4):
+        step(x)
+    assert step.report().calls.programs
+    box.value = 2.5
+    scale.cache_clear()
+    if filled:
+        scale()
+    step.config.set_look_again("off")
+    assert step(x) == (layer(x) * 2.5).sum()

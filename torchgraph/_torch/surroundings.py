@@ -30,17 +30,17 @@ _switches: list[Callable[[], object]] = [
     torch.get_default_dtype,
     torch._C._get_deterministic_algorithms,
     torch._C._get_mkldnn_enabled,
-]
-_switches += [
-    getattr(torch._C, name)
-    for name in (
-        "_get_flash_sdp_enabled",
-        "_get_mem_efficient_sdp_enabled",
-        "_get_math_sdp_enabled",
-        "_get_math_sdp_allow_fp16_bf16_reduction",
-        "_get_overrideable_sdp_enabled",
-    )
-    if hasattr(torch._C, name)
+    *(
+        getattr(torch._C, name)
+        for name in (
+            "_get_flash_sdp_enabled",
+            "_get_mem_efficient_sdp_enabled",
+            "_get_math_sdp_enabled",
+            "_get_math_sdp_allow_fp16_bf16_reduction",
+            "_get_overrideable_sdp_enabled",
+        )
+        if hasattr(torch._C, name)
+    ),
 ]
 """Those of all ops, and those by which scaled_dot_product_attention chooses its kernel."""
 _einsum: dict[str, object] = vars(getattr(opt_einsum, "m", opt_einsum))
@@ -58,7 +58,7 @@ def ambient() -> tuple[object, ...]:
     """
     hooks = _saved_tensors_hooks(False)
     switches: tuple[object, ...] = (
-        *[asked() for asked in _switches],
+        *[getter() for getter in _switches],
         function_modes() and torch.get_default_device(),
         any(global_hooks) and tuple(key for hooks in global_hooks for key in hooks),
         hooks and tuple(map(_recipe, hooks)),

@@ -78,28 +78,31 @@ class Inputs:
         """Plain values that the step has put on arguments: ``x.mask = 5``."""
         return [
             Assigned(OnArgument(position, name), constant(now))
-            for position, (leaf, _) in enumerate(self._arguments)
-            for name, now in own(leaf.value).items()
-            if is_plain(now) and self._attributes[position].get(name, ABSENT) is not now
+            for position, _, name, now in self._put()
+            if is_plain(now)
         ]
+
+    def _put(self) -> Iterator[tuple[int, Leaf, str, object]]:
+        """(position, argument, name, value) of each attribute that the step has put on one."""
+        for position, (leaf, _) in enumerate(self._arguments):
+            before = self._attributes[position]
+            for name, now in own(leaf.value).items():
+                if before.get(name, ABSENT) is not now:
+                    yield position, leaf, name, now
 
     def attached(
         self, slot: Callable[[str, torch.Tensor], object], trees: Trees
     ) -> Iterator[Assigned]:
         """Attributes that the step has put on arguments: ``x.mask = ...``. Raises Unfit."""
         put = "what it puts on an argument"
-        for position, (leaf, _) in enumerate(self._arguments):
-            before = self._attributes[position]
-            for name, now in own(leaf.value).items():
-                if name in before and before[name] is now:
-                    continue
-                if any(map(has_history, tensors_inside(now))):
-                    raise Unfit(f"{put} keeps the history of its tensor: detach() it")
-                try:
-                    tree = trees.of(now, partial(slot, f"{leaf.fqn}.{name}"))
-                except Unfit as unfit:
-                    raise Unfit(f"{put} {unfit.what}") from None
-                yield Assigned(OnArgument(position, name), tree)
+        for position, leaf, name, now in self._put():
+            if any(map(has_history, tensors_inside(now))):
+                raise Unfit(f"{put} keeps the history of its tensor: detach() it")
+            try:
+                tree = trees.of(now, partial(slot, f"{leaf.fqn}.{name}"))
+            except Unfit as unfit:
+                raise Unfit(f"{put} {unfit.what}") from None
+            yield Assigned(OnArgument(position, name), tree)
 
     def meet(self, tensor: torch.Tensor, index: int) -> None:
         """A tensor that nobody knew: an input by reference."""

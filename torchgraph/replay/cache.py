@@ -103,12 +103,11 @@ class ProgramCache:
             if isinstance(error, StepFailed) or not isinstance(error, Exception):
                 self.broken = replay.broken
             raise
-        self.hits += 1  # a program whose predicate fails has served nobody
-        counters.replays += 1
+        self.hit()  # a program whose predicate fails has served nobody
         return returned
 
     def hit(self) -> None:
-        """A call ran in eager to be compared with the program that would have served it."""
+        """A program has served a call, or it ran in eager to be compared with the program."""
         self.hits += 1
         counters.replays += 1
 

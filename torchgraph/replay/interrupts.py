@@ -108,8 +108,8 @@ class SignalsWait:
 
     def _hold(self) -> None:
         for number, handler in zip(_SIGNALS, map(_handler, _SIGNALS), strict=True):
-            if handler.__class__ is int or not callable(handler) or self._is_ours(handler):
-                continue  # a number: what C does by itself, as with most signals
+            if not callable(handler) or self._is_ours(handler):
+                continue
             self._held[number] = handler
             try:
                 _set_handler(number, self._catch)

@@ -41,7 +41,7 @@ from .switch import Switch
 from .undo import Undo, failure, gpus_drawn_on
 
 _KEPT = 64
-Function = Callable[..., tuple[Any, ...]]
+_Function = Callable[..., tuple[Any, ...]]
 
 
 class Replay:
@@ -165,7 +165,7 @@ class Replay:
         """What runs: the executable, or the same with labels."""
         self._function = self._under_heuristic(self._running.function)
 
-    def _under_heuristic(self, function: Function) -> Function:
+    def _under_heuristic(self, function: _Function) -> _Function:
         """``function``, run with the choice of cuDNN's algorithms that was asked for, if any."""
         if self.cudnn_heuristic is None:
             return function
@@ -350,7 +350,7 @@ class Replay:
         path = self.captured.loss_path
         self._loss = None if path is None else self._commit.returned.index(path)
         self._gpus = gpus_drawn_on(self.program) if self._random else set()
-        self.undo.draws(None)
+        self.undo.draws(None)  # the executable before may have drawn
         guard = self.captured.value_guard
         self._branched = [] if guard is None else [live[fqn] for fqn in guard.fqns]
 

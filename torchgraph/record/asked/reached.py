@@ -70,7 +70,7 @@ class _Question(Answering):
 
     def __init__(self, ask: Callable[[], object]) -> None:
         self._ask = ask
-        self.goes_by = getattr(ask, "cache", None)
+        self.goes_by = ask.cache if isinstance(ask, _Refills) else None
 
     @property
     def answer(self) -> object:
@@ -344,8 +344,8 @@ class _Refills:
         info = function.cache_info()
         self._cleared += info.hits < self._hits
         self._hits = info.hits
-        small = self.cache is not None and len(self.cache) <= _RESULTS
-        results = tuple(map(id, self.cache.values())) if small and self.cache is not None else ()
+        held = self.cache or {}
+        results = tuple(map(id, held.values())) if len(held) <= _RESULTS else ()
         return self._cleared, info.misses, info.currsize, results
 
 

@@ -323,11 +323,7 @@ class Exits:
         self.names.append(name)
         if name.path and one.container is None:
             self._find(name, _plain_number(name.found), value)
-        elif (
-            (name.path and one.container is value)
-            and is_container(value)
-            and _same_but_for_numbers(value, name.found)
-        ):
+        elif name.path and one.container is value and _same_but_for_numbers(value, name.found):
             self._find_in(name, value, name.found)
         if one.container is value is not None and is_buffer(value):
             self.names.append(_the_same(one))
@@ -516,6 +512,6 @@ def _is_carried(one: Touched, value: object, carried: Carried) -> bool:
 
 
 def _same_but_for_numbers(container: object, found: object) -> bool:
-    """True where it holds what it held under the same keys; a set has none."""
-    unordered = isinstance(container, (set, frozenset))
-    return not unordered and by_kind(look(container)) == by_kind(found)
+    """True where it holds what it held under the same keys; a set and an array have none."""
+    keyed = is_container(container) and not isinstance(container, (set, frozenset))
+    return keyed and by_kind(look(container)) == by_kind(found)

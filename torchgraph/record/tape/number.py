@@ -127,9 +127,8 @@ def written(
     except Exception:  # whatever it raises: the user's lines may go on behind it
         exact(args)
         raise
-    if not isinstance(
-        value, (int, float, Real)
-    ):  # complex, or several: the program holds for these values
+    # What is complex, or several: the program holds for these values.
+    if not isinstance(value, (int, float, Real)):
         return function(*map(exact, args))
     at = node.writer.computed(target, tuple(map(_on_tape, args)), value)
     if isinstance(value, bool):
