@@ -53,6 +53,7 @@ FLOORS = (
         "__main__",
         "cli",
         "graph",
+        "integrations",
         "nn",
         "oneflow",
         "ops",
@@ -277,8 +278,8 @@ def test_torch_distributed_is_not_imported():
 def test_public_names():
     assert set(tg.__all__) == {
         "Graph", "GraphConfig", "LoadedGraph", "__version__", "amp", "bisect", "depend", "env",
-        "errors", "export", "load", "nn", "no_sync", "optim", "passes", "placement", "pure", "save",
-        "sbp", "step", "testing", "to_global", "to_local", "train_step",
+        "errors", "export", "integrations", "load", "nn", "no_sync", "optim", "passes", "placement",
+        "pure", "save", "sbp", "step", "testing", "to_global", "to_local", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "RankRun", "Setup", "assert_parity", "check_pass", "counters", "run_on_ranks",

@@ -117,6 +117,7 @@ IMPORTS_BY_NAME = {
     "cli.port",
     "deploy.formats.onnx_model",
     "inspect.page.convert",
+    "integrations",
     "lower.inductor.process.child",
     "passes.checkpointing.rule",
     "porting.modules",  # torchgraph.oneflow, in a process that a script spawns

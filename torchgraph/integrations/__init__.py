@@ -1,0 +1,37 @@
+"""The trainers that people have: one module for each framework, loaded when it is first named.
+
+``tg.integrations.lightning.GraphStrategy()`` imports Lightning then, and not before.
+
+Touches: a framework's public classes, by subclass or by argument.
+Never: another integration; a framework that nobody has named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from ..errors import NotSupported
+
+FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "transformers": "transformers",
+}
+"""The modules of this package, each with the distribution that it needs; both are its extra."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in FRAMEWORKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if importlib.util.find_spec(FRAMEWORKS[name]) is None:
+        raise NotSupported(
+            f"torchgraph.integrations.{name} needs {FRAMEWORKS[name]}, which is not installed.",
+            fix=f"pip install {FRAMEWORKS[name]}.",
+        )
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*FRAMEWORKS, *globals()])
