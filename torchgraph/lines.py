@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _SUBSCR_OF_3_14 = 26
+INTEGRATIONS = f"{__package__}.integrations"
+"""Its functions are parts of a user's step: what they read is looked at, as in the user's."""
 _ENTRANCES = frozenset(
     _PACKAGE + os.path.join(*path)
     for path in (("graph.py",), ("calls", "aside.py"), ("calls", "again.py"))

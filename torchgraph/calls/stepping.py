@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -32,7 +33,7 @@ from ..live.replicas import groups_of, running
 from ..live.step import Step
 from ..options.checking import nearest, shown
 from ..pipeline.layout import staged_modules
-from ..record.compare.outcome import Outcome, rebound_between
+from ..record.compare.outcome import Outcome, rebound_between, renumbered_between
 from ..record.host.exits import Stray
 from ..record.take import take
 from ..record.tape.watch import NOBODY, Told
@@ -41,6 +42,8 @@ from . import announce
 from .schedule import Schedulers
 
 _SILENT = nullcontext()
+_OFTEN = 2
+"""Recordings that each found another number in a place before it counts as one that moves."""
 in_build: ContextVar[bool] = ContextVar("in_build", default=False)
 
 
@@ -60,7 +63,15 @@ class Stepping(ModuleHolder):
         module_text, block_text: as for `ModuleHolder`.
     """
 
-    __slots__ = ("_last_call", "_looks_at_values", "_numbers", "_rebound", "_replicas", "_strays")
+    __slots__ = (
+        "_last_call",
+        "_looks_at_values",
+        "_numbers",
+        "_rebound",
+        "_renumbered",
+        "_replicas",
+        "_strays",
+    )
 
     _config_class: ClassVar[type[GraphConfig]] = GraphConfig
     """What keeps its options."""
@@ -76,6 +87,8 @@ class Stepping(ModuleHolder):
         """Names under which others put another tensor between calls, by key."""
         self._numbers: dict[Any, NumberPlace] = {}
         """Places in which the step moves a number."""
+        self._renumbered: Counter[Any] = Counter()
+        """How often others had put another number there, by the place's key."""
         self._looks_at_values = False
         """The step computes with values of tensors."""
         self._strays: dict[Any, Stray] = {}
@@ -167,6 +180,7 @@ class Stepping(ModuleHolder):
         self._strays.update({stray.key: stray for stray in outcome.strays})
         if self._driven and self._last_call is not None:
             self._rebound.update(rebound_between(self._last_call[0], outcome))
+            self._count_renumbered(self._last_call[0], outcome)
         if outcome.adopted:
             self.config._set(training=True)
         if self.config.options.micro_batches == 1:
@@ -178,6 +192,15 @@ class Stepping(ModuleHolder):
             len(self._strays) + len(self._rebound) + len(self._numbers) + self._looks_at_values
             > known
         )
+
+    def _count_renumbered(self, before: Outcome, outcome: Outcome) -> None:
+        """A number that others move in call after call is an input, as one that the step moves."""
+        if self.config.options.micro_batches > 1:
+            return
+        for place in renumbered_between(before, outcome):
+            self._renumbered[place.key] += 1
+            if self._renumbered[place.key] >= _OFTEN:
+                self._numbers.setdefault(place.key, place)
 
     def _take(
         self,

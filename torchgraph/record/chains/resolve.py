@@ -28,6 +28,7 @@ from ..._torch.modules import STATE
 from ...guards import ABSENT
 from ...guards.looks import count, in_class, is_container, own
 from ...guards.names import By, Path, follow, of_class
+from ...lines import INTEGRATIONS
 from ..tape.number import node_of
 from .chains import Chain
 from .inside import values_in
@@ -284,7 +285,8 @@ def _is_users(item: object) -> bool:
 
 def is_library(module: str) -> bool:
     """True for a module of Python's own, of torch, NumPy or torchgraph."""
-    return str(module).partition(".")[0] in _LIBRARIES
+    module = str(module)
+    return module.partition(".")[0] in _LIBRARIES and not module.startswith(INTEGRATIONS)
 
 
 def is_of_library(made: type | FunctionType) -> bool:
@@ -304,8 +306,11 @@ _INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 _TORCH = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or ""))
 _TYPING = getattr(sys.modules.get("typing_extensions"), "__file__", "")
 """It runs inside Python's own ``Union[...]``, which torch writes in a backward pass."""
-_KNOWN = os.path.join(_PACKAGE, "record", "reads", "known.py")
-"""Its functions stand for the user's."""
+_AS_USERS = (
+    os.path.join(_PACKAGE, "record", "reads", "known.py"),
+    os.path.join(_PACKAGE, "integrations") + os.sep,
+)
+"""Files of torchgraph whose functions are looked at as the user's are."""
 _FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))
 
 _FINDERS = frozenset(
@@ -323,7 +328,7 @@ def is_library_file(filename: str) -> bool:
     """
     if filename.startswith(("<frozen", "<__array")) or filename == _TYPING:
         return True
-    if filename == _KNOWN:
+    if filename.startswith(_AS_USERS):
         return False
     if any(filename.startswith(place + os.sep) for place in _FOREIGN):
         return True

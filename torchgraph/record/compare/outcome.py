@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CellType
 
@@ -13,11 +13,11 @@ from torch.optim import Optimizer
 from ...distributed.replicas import Reduced
 from ...errors import SourceLine, UnsupportedOutput
 from ...guards import Alias, Found, Name, Read
-from ...guards.looks import Same
-from ...guards.names import attribute, follow, hashable
+from ...guards.looks import Same, look
+from ...guards.names import By, attribute, follow, hashable
 from ...ir.program import CallRecord, OutputSpec, Phase, Role, arguments_in_words
 from ...live.inputs import hollow
-from ...live.named import NumberPlace
+from ...live.named import NumberPlace, place_of
 from ...live.step import Leaf, Step
 from ...structure import Contents, Returned, Unfit
 from ..asked.asking import LeftOut
@@ -226,6 +226,39 @@ def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
         if moves and is_plain_tensor(value):
             found[name.key] = name
     return found
+
+
+def renumbered_between(old: Outcome, new: Outcome) -> list[NumberPlace]:
+    """Places in which another number lies than before, which the later call has not moved."""
+    before = {name.key: name for name in _numbered(old)}
+    found = []
+    for name in _numbered(new):
+        known = before.get(name.key)
+        if known is not None and known.found != name.found and known.found[0] is name.found[0]:
+            found.append(NumberPlace(name))
+    return found
+
+
+def _numbered(outcome: Outcome) -> Iterator[Name]:
+    """Names of numbers that may move: no item of a tuple, none that the step itself moves."""
+    attributes = (
+        replace(attribute(owner, name, value, f"{path}.{name}"), deep=True, found=look(value))
+        for path, owner, name, value in outcome.reads
+        if type(value) in (int, float)
+    )
+    for name in (*outcome.names, *attributes):
+        plain = isinstance(name.found, tuple) and name.found[0] in (int, float)
+        if plain and name.guarded and not name.moved and _holds_numbers(name):
+            yield name
+
+
+def _holds_numbers(name: Name) -> bool:
+    """True where anybody may put a number: in an own attribute, a dict, a list, a variable."""
+    if not name.path:
+        return False
+    holder, by, key = place_of(name.owner(), name.path)
+    in_container = by is By.ITEM and isinstance(holder, (dict, list))
+    return in_container or by is By.OWN or key == "cell_contents"
 
 
 def _place(name: Name) -> tuple[int, object]:

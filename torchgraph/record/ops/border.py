@@ -241,6 +241,8 @@ class Border:
 
     def _number(self, theirs: _Function, data: Any, *args: Any, **kwargs: Any) -> object:
         node = number.node_of(data)
+        if not kwargs and not args and _are_numbers_of_tensors(data):
+            return torch.stack([tensor.detach() for tensor in data])
         if node is None:
             return self._data(theirs, data, *args, **kwargs)
         dtype = args[0] if args else kwargs.pop("dtype", None)
@@ -297,6 +299,19 @@ def _listed(values: Iterable[object]) -> Iterator[torch.Tensor]:
             yield item
         elif _is_list(item):
             yield from _listed(item)
+
+
+def _are_numbers_of_tensors(data: object) -> bool:
+    """True for a list of 0-dim tensors of one kind, of which ``torch.tensor`` copies the values."""
+    if not _is_list(data) or not data:
+        return False
+    tensors = [one for one in data if isinstance(one, torch.Tensor)]
+    kinds = {(type(one), one.ndim, one.dtype, one.device.type) for one in tensors}
+    if len(tensors) < len(data) or len(kinds) > 1:
+        return False
+    kind, dim, dtype, device = kinds.pop()
+    plain = kind in (torch.Tensor, torch.nn.Parameter)
+    return plain and dim == 0 and dtype.is_floating_point and device == "cpu"
 
 
 def _is_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:

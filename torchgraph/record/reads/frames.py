@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch.amp.grad_scaler import GradScaler
@@ -135,8 +136,8 @@ def _quietly(hear: _Trace) -> _Trace:
 
 
 _USES = {
-    "getattr": Use.INSIDE,
-    "hasattr": Use.INSIDE,
+    "getattr": Use.NAMED,
+    "hasattr": Use.NAMED,
     "setattr": Use.STORED,
     "delattr": Use.STORED,
 }
@@ -157,7 +158,8 @@ class Frames:
         self._ran: set[CodeType] = set()
         self.raised: set[tuple[type[BaseException], object, int]] = set()
         """(class, code, line) of what was raised in the user's lines."""
-        self._known: dict[CodeType, dict[int, FunctionType]] = {}
+        self._known: dict[CodeType, WeakSet[FunctionType]] = {}
+        """Not held: an inner function that the step makes holds its variables, and ends with it."""
         self.passes_over: Callable[[FrameType, int], bool] = lambda frame, number: False
         """True for a line of which nothing counts that it reads."""
         self._looking = False
@@ -260,6 +262,8 @@ class Frames:
     def _handed(self, frame: FrameType) -> None:
         """A library's function may read all that its arguments have, where a line is not seen."""
         code, caller = frame.f_code, frame.f_back
+        if code.co_filename == __file__:
+            return  # `getattr` and its like, of which `_looks_up` is told
         while caller is not None and caller.f_code.co_filename in _GO_INSIDE:
             caller = caller.f_back
         if caller is None or _is_library(caller):
@@ -288,9 +292,9 @@ class Frames:
         value = getattr(value, "__func__", value) if isinstance(value, _METHODS) else value
         if not isinstance(value, FunctionType):
             return
-        known = self._known.setdefault(value.__code__, {})
-        if id(value) not in known:
-            known[id(value)] = value
+        known = self._known.setdefault(value.__code__, WeakSet())
+        if value not in known:
+            known.add(value)
             self.see(vars(value).get("__wrapped__"))
 
     def is_local(self, frame: FrameType, name: str) -> bool:
@@ -306,7 +310,7 @@ class Frames:
     def functions(self) -> list[FunctionType]:
         """Those that ran, as far as names, or whoever called them, lead to them."""
         ran = (found for code, found in self._known.items() if code in self._ran)
-        return [function for found in ran for function in found.values()]
+        return [function for found in ran for function in found]
 
     def nameless(self) -> list[FunctionType]:
         """Those that ran and have variables of functions around, where nothing led to them.

@@ -150,8 +150,8 @@ def _looked_up(name: str, given: list[Any]) -> tuple[object, Use]:
     if name in ("vars", "dir"):
         return held.then(*OWN), Use.NAMED
     if isinstance(key, Constant) and type(key.value) is str:
-        return held.then(False, key.value), Use.INSIDE
-    return (held.then(False, key) if isinstance(key, Chain) else None), Use.INSIDE
+        return held.then(False, key.value), Use.NAMED
+    return (held.then(False, key) if isinstance(key, Chain) else None), Use.NAMED
 
 
 def getter(called: object, given: list[Any]) -> Getter | None:
