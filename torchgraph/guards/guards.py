@@ -191,13 +191,17 @@ class Guards:
         """``"compiled"`` or ``"python"``: what checks them."""
         return "python" if self._module is None else "compiled"
 
+    def hold(self) -> bool:
+        """True when the compiled checks say that it fits; False when Python has to look."""
+        compiled = self._compiled
+        holds = compiled is not None and compiled.hold()
+        self._bare = compiled is not None and holds and self._training and compiled.bare()
+        return holds
+
     def broken(self) -> str:
         """Why the program no longer fits, in words; empty when it does."""
-        compiled = self._compiled
-        if compiled is not None and compiled.hold():
-            self._bare = self._training and compiled.bare()
+        if self.hold():
             return ""
-        self._bare = False
         reason = self._reason()
         if not reason and self._module is not None:
             self._compiled = self._compile(self._new_checks(self._module))

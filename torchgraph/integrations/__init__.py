@@ -15,7 +15,6 @@ from types import ModuleType
 from ..errors import NotSupported
 
 FRAMEWORKS = {
-    "accelerate": "accelerate",
     "lightning": "lightning",
     "transformers": "transformers",
 }

@@ -214,15 +214,27 @@ class Replay:
         """True when build returns the tensor that backward() was called on."""
         return self.captured.loss_path is not None
 
+    def fits_for_sure(self) -> bool:
+        """True when it serves the next call; False when it does not, or only `why_not` can say."""
+        start = self.guard_times.started()
+        fits = self.guards.hold() and not self._branches()
+        if start:
+            self.guard_times.ended(start)
+        return fits
+
     def why_not(self) -> str:
         """Why this program cannot serve the next call; empty when it can."""
-        start, guard = self.guard_times.started(), self.captured.value_guard
-        reason = self.guards.broken()
-        if not (reason or guard is None or guard.holds([one.read() for one in self._branched])):
-            reason = guard.why_not
+        start = self.guard_times.started()
+        reason = self.guards.broken() or self._branches()
         if start:
             self.guard_times.ended(start)
         return reason
+
+    def _branches(self) -> str:
+        """Which branch on a number goes the other way now; empty when none does."""
+        guard = self.captured.value_guard
+        holds = guard is None or guard.holds([one.read() for one in self._branched])
+        return "" if guard is None or holds else guard.why_not
 
     def is_doubted_by(self, call: Call) -> bool:
         """True when a call, of another batch than it was recorded and confirmed with, says more.

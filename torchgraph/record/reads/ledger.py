@@ -37,6 +37,7 @@ from ..chains.items import PLAIN, Items
 from ..chains.resolve import Source
 from ..chains.touched import Cell, RowKey, Touched, idle, in_cell, look_at, settings, unmoved_in
 from ..host.elsewhere import Elsewhere
+from .shared_dicts import SharedDicts
 
 
 class Meeting(NamedTuple):
@@ -110,6 +111,7 @@ class Ledger:
         self.old: dict[int, object] = {}
         """By identity, what was there before the step, once that is over."""
         self._cells: dict[tuple[str, object], Cell] = {}
+        self._sharing = SharedDicts()
         self._elsewhere = Elsewhere()
         self._compared: dict[int, object] = {}
         """By identity, tensors and containers of which the step asks which object they are."""
@@ -137,6 +139,13 @@ class Ledger:
         """The identities of what the step compares by ``is``."""
         return frozenset(self._compared)
 
+    def _shared(self, source: Source) -> Source:
+        """The way from the first of the objects that have the same ``__dict__``."""
+        owner, path = source
+        if not path or path[0][0] is not By.OWN or not self.is_outside(owner):
+            return source
+        return source._replace(owner=self._sharing.first(owner))
+
     def which(self, value: object, use: Use) -> None:
         """What becomes of it may go by which object it is."""
         asked = use is Use.COMPARED or use is Use.AMONG
@@ -147,6 +156,7 @@ class Ledger:
 
     def keep(self, meeting: Meeting, source: Source) -> None:
         """A container that lies there is put into another place as well: it has to be that one."""
+        source = self._shared(source)
         row = self._rows.get((id(source.owner), source.path, True))
         if source.path and self.is_outside(source.owner) and not (row and row.own):
             self.mark(meeting.value)
@@ -158,6 +168,7 @@ class Ledger:
         ``perhaps``: a library's code may have read it. What the step moves it has not.
         """
         use, value = meeting.use, meeting.value
+        source = self._shared(source)
         if isinstance(value, torch.Tensor):
             source = self._as_before(value, source)
         self.notice(meeting, source)
@@ -180,7 +191,7 @@ class Ledger:
 
     def notice(self, meeting: Meeting, source: Source) -> None:
         """How what lies there is now: the step may write into it, and read or fill it later."""
-        owner, path = source
+        owner, path = self._shared(source)
         if (id(owner), path, True) in self._rows:
             return
         value, held = meeting.value, owner if _is_held(owner) else Same(owner)
@@ -251,7 +262,7 @@ class Ledger:
 
     def is_own(self, source: Source) -> bool:
         """True for a way through what the step itself has put there."""
-        owner, path = source
+        owner, path = self._shared(source)
         rows = (self._rows.get((id(owner), path[:n], True)) for n in range(1, len(path) + 1))
         return any(row is not None and row.own for row in rows) or self._is_made(owner, path)
 
@@ -338,7 +349,9 @@ class Ledger:
         met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
         self._outside.clear()
         self._depths.clear()
-        found = [Touched(name, True, None, True) for name in settings(functions)]
+        always = [*settings(functions), *self._sharing.names()]
+        self._sharing.clear()
+        found = [Touched(name, True, None, True) for name in always]
         boxes: dict[int, _Box] = {}
         for row in self._rows.values():
             row.items = None
