@@ -1,6 +1,4 @@
-"""Optimizers that torch.optim lacks; in here too is what torchgraph knows about torch's own.
-
-``LAMB`` and ``Lion`` are optimizers as those of ``torch.optim`` are: they need no Graph.
+"""What is known of optimizers: torch's own, and the two that torch lacks, LAMB and Lion.
 
 Touches: torch's optimizers, to know them.
 Never: a step of its own in place of theirs.

@@ -151,11 +151,10 @@ class Host:
             raise ValueMoved("", "", other="one tensor is two now, or two are one")
         if not self.read:
             return call
-        found = self.found() if found is None else found
         tensors = []
         for leaf, meta in self.read:
-            tensor = found.get(leaf.fqn)
-            if not isinstance(tensor, torch.Tensor) or meta_of(tensor) != meta:
+            tensor = leaf.now() if found is None else found.get(leaf.fqn)
+            if not isinstance(tensor, torch.Tensor) or not meta.is_of(tensor):
                 raise ValueMoved("", "", other=f"{leaf.fqn} is not like before")
             tensors.append(tensor)
         starts = [local(tensor).untyped_storage().data_ptr() for tensor in tensors]
