@@ -51,8 +51,7 @@ class Graphed(Optimizer):
 
     Raises:
         NotAnOptimizer: ``optimizer`` is none.
-        InvalidOption: it is a `Graphed` itself; a setting out of its range; clipping or ``ema`` for
-            an optimizer that calls its closure as often as it likes.
+        InvalidOption: it is a `Graphed` itself; a setting out of its range.
     """
 
     __module__ = "torchgraph.optim"  # where it is imported from
@@ -84,6 +83,7 @@ class Graphed(Optimizer):
         self.graph.config.set_fallback("eager")
         self._once: bool | None = steps_as_known(optimizer) or None
         """Whether a closure is evaluated once; None: it has not been seen yet."""
+        self._needs_closure = needs_closure(optimizer)
         self._said: set[str] = set()
 
     # --- what is the optimizer's ------------------------------------------------------------------
@@ -194,11 +194,10 @@ class Graphed(Optimizer):
     def _first_with(self, closure: Closure) -> Any:
         """The first step with a closure of an optimizer whose class nobody knows: in eager."""
         seen: list[Any] = []
-        clip = partial(self._clip)
 
         def counted() -> Any:
             seen.append(closure())
-            self.grad_norm = clip()
+            self.grad_norm = self._clip()
             return seen[-1]
 
         returned = self.optimizer.step(counted)
@@ -216,7 +215,7 @@ class Graphed(Optimizer):
         if refused is not None:
             return refused.what
         name = type(self.optimizer).__name__
-        if needs_closure(self.optimizer) or (closure is not None and self._once is False):
+        if self._needs_closure or (closure is not None and self._once is False):
             return f"{name}.step() evaluates its closure by itself, maybe more than once."
         if has_hooks_of_all():
             return "step hooks are registered for every optimizer, and they run at each step."
