@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import torchgraph as tg
-from tests.support import same_bits
+from tests.support import same_bits, thinned
 from torchgraph.errors import EagerWarning, InvalidOption, NotAnOptimizer
 
 STEPS = 30
@@ -159,7 +159,10 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+FAST = ("AdamW", "AdamW, fused", "SGD, momentum", "third party")
+
+
+@pytest.mark.parametrize("name", thinned(OPTIMIZERS, keep=FAST))
 def test_optimizers(name):
     beside(OPTIMIZERS[name], plain_loop, served=STEPS - 6)
 
