@@ -40,7 +40,7 @@ FLOORS = (
     },
     {"artifact", "distributed", "library", "options"},
     {"amp", "config", "ir"},
-    {"costs", "debug", "optim", "structure"},
+    {"costs", "debug", "optimizers", "structure"},
     {"blocks", "guards", "passes"},
     {"live"},
     {"lower", "record"},
@@ -57,6 +57,7 @@ FLOORS = (
         "nn",
         "oneflow",
         "ops",
+        "optim",
         "porting",
         "step_function",
         "testing",
@@ -294,7 +295,7 @@ def test_public_names():
         "inductor_pipeline", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.amp.__all__) == {"StaticGradScaler", "black", "white"}
-    assert set(tg.optim.__all__) == {"LAMB", "Lion"}
+    assert set(tg.optim.__all__) == {"Graphed", "LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {
         "Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule",
     }  # fmt: skip

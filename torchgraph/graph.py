@@ -44,8 +44,8 @@ from .library.expect import ValueMoved
 from .lines import user_frames
 from .live import state
 from .live.inputs import Call
-from .optim.rules import added_at
-from .optim.sparse import check_sparse
+from .optimizers.rules import added_at
+from .optimizers.sparse import check_sparse
 from .options.checking import OWN_CHECK, Count, OneOf, checked, shown
 from .options.options import StageSetting
 from .replay.replay import Replay

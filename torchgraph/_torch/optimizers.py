@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -51,6 +53,31 @@ def step_without_hooks(optimizer: torch.optim.Optimizer) -> None:
     step = type(optimizer).step
     inner = step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[attr-defined]
     inner(optimizer)
+
+
+@contextmanager
+def own_step_hooks_aside(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """In the block, the hooks that were registered on it alone do not hear of its steps."""
+    held, names = vars(optimizer), ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    before = {name: held[name] for name in names if held.get(name)}
+    held.update({name: OrderedDict() for name in before})
+    try:
+        yield
+    finally:
+        held.update(before)
+
+
+def own_step_hooks(optimizer: torch.optim.Optimizer) -> tuple[list[Any], list[Any]]:
+    """Those that are called before its step, and those after it."""
+    before, after = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+    held = vars(optimizer)
+    return list(held.get(before, {}).values()), list(held.get(after, {}).values())
+
+
+def has_hooks_of_all() -> bool:
+    """True where users' hooks wait for the steps of every optimizer."""
+    known = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
+    return any(map(_is_users, known))
 
 
 def loads_plainly(optimizer: torch.optim.Optimizer) -> bool:

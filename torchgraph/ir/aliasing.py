@@ -229,18 +229,25 @@ class MemoryLocation:
 
 def storages_overlap(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
     """True when two storages of live tensors are one memory, as those of one NumPy array."""
-    held = set(map(_addresses, others))
-    return any(
-        own != other and start < other_end and other_start < end
-        for start, end, own in map(_addresses, tensors)
-        for other_start, other_end, other in held
-    )
+    own, held = set(map(_addresses, tensors)), set(map(_addresses, others))
+    reach_of_own = reach_of_held = 0  # where the furthest of those that began before ends
+    for place in sorted(own | held):
+        start, end, _ = place
+        if start == end:
+            continue
+        if (place in own and start < reach_of_held) or (place in held and start < reach_of_own):
+            return True
+        reach_of_own = max(reach_of_own, end) if place in own else reach_of_own
+        reach_of_held = max(reach_of_held, end) if place in held else reach_of_held
+    return False
 
 
 def _addresses(tensor: torch.Tensor) -> tuple[int, int, int]:
     """Where its storage begins and ends, and which it is."""
-    storage = local(tensor).untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage_id(tensor)
+    tensor = local(tensor)
+    storage = tensor.untyped_storage()
+    start = storage.data_ptr()
+    return start, start + storage.nbytes(), storage_id(tensor)
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -78,6 +78,14 @@ class TensorMeta:
         part = local(tensor)
         return cls(tuple(part.shape), part.dtype, part.stride(), part.device, tensor.requires_grad)
 
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """True for a tensor that is like this, whether or not autograd tracks it."""
+        part = local(tensor)
+        if part.layout is not torch.strided:
+            return False
+        laid_out = part.shape == self.shape and part.stride() == self.stride
+        return laid_out and part.dtype == self.dtype and part.device == self.device
+
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, without padding."""

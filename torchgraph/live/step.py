@@ -26,7 +26,7 @@ from ..ir import names
 from ..ir.aliasing import has_strides, is_opaque, storages_overlap
 from ..ir.names import StateName
 from ..ir.program import ParameterGroup, Role
-from ..optim.rules import update_class
+from ..optimizers.rules import update_class
 from .flags import Flags
 from .named import NumberPlace, is_number
 

@@ -1,12 +1,12 @@
-"""Optimizers that torch.optim lacks; in here too is what torchgraph knows about torch's own.
+"""Optimizers that torch.optim lacks, and `Graphed`: the step of any optimizer as one program.
 
 ``LAMB`` and ``Lion`` are optimizers as those of ``torch.optim`` are: they need no Graph.
 
-Touches: torch's optimizers, to know them.
-Never: a step of its own in place of theirs.
+Touches: an optimizer that it is given, by its public interface; ``tg.step``.
+Never: an update rule, which is `optimizers/`; a copy of a state or of a setting.
 """
 
-from .lamb import LAMB
-from .lion import Lion
+from ..optimizers import LAMB, Lion
+from .graphed import Graphed
 
-__all__ = ["LAMB", "Lion"]
+__all__ = ["LAMB", "Graphed", "Lion"]

@@ -95,14 +95,19 @@ class Binding:
 
     def _check_written(self, call: Call) -> None:
         """Raise SharedMemory where an argument that the step writes shares memory otherwise."""
-        for number in self._written_inputs:
-            tensor = call.tensors[number]
-            held = local(tensor).untyped_storage().data_ptr() in self._memory
-            if held or storages_overlap([tensor], call.tensors):
+        written = [call.tensors[number] for number in self._written_inputs]
+        if not storages_overlap(written, call.tensors) and not any(map(self._is_held, written)):
+            return
+        for number, tensor in zip(self._written_inputs, written, strict=True):
+            if self._is_held(tensor) or storages_overlap([tensor], call.tensors):
                 raise SharedMemory(
                     f"{self._leaves[self._inputs[number]].fqn}, which the step writes, shares "
                     "memory with another tensor."
                 )
+
+    def _is_held(self, tensor: torch.Tensor) -> bool:
+        """True where it lies in the memory of a state."""
+        return local(tensor).untyped_storage().data_ptr() in self._memory
 
 
 def _bound(value: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-from .. import optim
+from .. import optimizers
 from .._torch import (
     FakeTensor,
     FakeTensorMode,
@@ -95,7 +95,7 @@ _SYMBOLS = {kind.__name__: kind for kind in (torch.SymBool, torch.SymFloat, torc
 _NAMES = {function: name for name, function in _FUNCTIONS.items()}
 _OPTIMIZERS: dict[str, type] = {
     f"{module.__name__}.{name}": item
-    for module in (torch.optim, optim)
+    for module in (torch.optim, optimizers)
     for name, item in vars(module).items()
     if isinstance(item, type) and issubclass(item, torch.optim.Optimizer)
 }

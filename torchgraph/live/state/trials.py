@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ..._torch.distributed.held import local
 from ..._torch.optimizers import loads_plainly, step_without_hooks
 from ...collection import afresh
-from ...optim.rules import KNOWN_MODULES, allocates_slots, refusal
+from ...optimizers.rules import KNOWN_MODULES, allocates_slots, refusal
 from .values import independent
 
 Group = Mapping[str, Any]

@@ -23,7 +23,7 @@ from ..._torch import (
     schema_of,
 )
 from ...library.expect import KERNELS
-from ...optim import fused
+from ...optimizers import fused
 from ..memory.block import Told
 
 _PLAIN = (

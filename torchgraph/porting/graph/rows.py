@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..._torch import pytree
 from ...errors import InvalidOption, UnsupportedOptimizer
-from ...optim.sparse import check_sparse
+from ...optimizers.sparse import check_sparse
 from ..errors import NotPorted
 
 _CLIPPING = ("clip_grad_max_norm", "clip_grad_norm_type")

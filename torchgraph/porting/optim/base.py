@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...optim.base import TakesStepOf
+from ...optimizers.base import TakesStepOf
 from .groups import ParamGroup, as_groups
 from .states import is_oneflows, torchs_state
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from ... import optim
+from ... import optimizers
 from .base import Dialect
 from .groups import as_groups
 
 
-class LAMB(Dialect, optim.LAMB):
+class LAMB(Dialect, optimizers.LAMB):
     """LAMB with OneFlow's trust ratio. OneFlow: ``oneflow.optim.LAMB``.
 
     Other than `torchgraph.optim.LAMB`: a decoupled weight decay has no part in the trust ratio,
@@ -54,7 +54,7 @@ class LAMB(Dialect, optim.LAMB):
 
     def update_class(self, group: dict[str, Any]) -> type[torch.optim.Optimizer]:
         """torchgraph's class: a group takes its step."""
-        return optim.LAMB
+        return optimizers.LAMB
 
     def _with_gradients(self, group: dict[str, Any]) -> list[torch.Tensor]:
         # All groups come here before any is updated: so each count is that of the steps before.

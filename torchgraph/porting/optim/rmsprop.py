@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import InvalidOption
-from ...optim.base import PerParameter, gradients
+from ...optimizers.base import PerParameter, gradients
 from ...options.checking import is_number, shown
 from .base import Dialect
 from .groups import as_groups

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -151,18 +152,33 @@ class Host:
             raise ValueMoved("", "", other="one tensor is two now, or two are one")
         if not self.read:
             return call
-        found = self.found() if found is None else found
-        tensors = []
-        for leaf, meta in self.read:
-            tensor = found.get(leaf.fqn)
-            if not isinstance(tensor, torch.Tensor) or meta_of(tensor) != meta:
-                raise ValueMoved("", "", other=f"{leaf.fqn} is not like before")
-            tensors.append(tensor)
+        there = [leaf.now() if found is None else found.get(leaf.fqn) for leaf, _ in self.read]
+        tensors = self._checked(there)
         starts = [local(tensor).untyped_storage().data_ptr() for tensor in tensors]
         memory = [*call.memory, *starts]
         if len(set(memory)) != len(memory) and not self._are_apart(starts):
             raise ValueMoved("", "", other="tensors that were apart share memory")
         return call._replace(tensors=[*call.tensors, *tensors], memory=memory)
+
+    def _checked(self, there: list[Any]) -> list[torch.Tensor]:
+        """What lies in the places that the program reads. Raises ValueMoved."""
+        # An update of hundreds of parameters takes less time than a look at one after the other.
+        if set(map(type, there)) != {torch.Tensor} or self._read_like != _layouts(there):
+            for (leaf, meta), tensor in zip(self.read, there, strict=True):
+                if not isinstance(tensor, torch.Tensor) or not meta.is_of(tensor):
+                    raise ValueMoved("", "", other=f"{leaf.fqn} is not like before")
+        return there
+
+    @cached_property
+    def _read_like(self) -> tuple[list[object], ...]:
+        """What `_layouts` gives for tensors that are like those that the program reads."""
+        metas = [meta for _, meta in self.read]
+        return (
+            [meta.shape for meta in metas],
+            [meta.stride for meta in metas],
+            [meta.dtype for meta in metas],
+            [meta.device for meta in metas],
+        )
 
     def _are_apart(self, starts: Sequence[int]) -> bool:
         """True where none that is read shares memory, but for gradients that did so then."""
@@ -192,6 +208,16 @@ def flags(name: str, left: Iterable[tuple[object, bool]]) -> Iterator[Assigned]:
     if found:
         objects, now = zip(*found, strict=True)
         yield Assigned(Flags(objects, name), constant(now))
+
+
+def _layouts(tensors: list[torch.Tensor]) -> tuple[list[Any], ...]:
+    """Sizes, strides, types and devices; of a tensor without strides, its layout."""
+    return (
+        [tensor.shape for tensor in tensors],
+        [one.stride() if one.layout is torch.strided else one.layout for one in tensors],
+        [tensor.dtype for tensor in tensors],
+        [tensor.device for tensor in tensors],
+    )
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:

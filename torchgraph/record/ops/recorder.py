@@ -279,7 +279,7 @@ class Recorder:
             return known
         if tensor.is_nested:
             self.refuse(refusals.nested(self._trail.here()))
-        elif tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
+        elif tensor.layout is not torch.strided:
             self.refuse(refusals.sparse(self._trail.here(), tensor.layout))
             return self.memory.new(tensor)
         self.memory.set_apart(tensor)

@@ -8,7 +8,7 @@ import torch
 
 from ...errors import UnsupportedOptimizer
 from ...live.step import Step
-from ...optim.rules import added_at, needs_closure, refusal
+from ...optimizers.rules import added_at, needs_closure, refusal
 from ..ops.recorder import Recorder
 
 

@@ -24,8 +24,8 @@ from ..._torch.tensors import version_of
 from ...collection import weakly
 from ...guards import Read
 from ...live.step import SCALER_NUMBERS, SCALER_TENSORS, Step
-from ...optim import fused
-from ...optim.rules import allocates_slots, eager_branch, refusal
+from ...optimizers import fused
+from ...optimizers.rules import allocates_slots, eager_branch, refusal
 from ...options.options import Options
 from ...structure.nested import map_nested
 from ..amp import Autocast

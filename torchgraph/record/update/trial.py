@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ..._torch.listening import is_listening, not_listening
 from ..._torch.tensors import address_of
-from ...optim.rules import allocates_slots
+from ...optimizers.rules import allocates_slots
 from ..ops.generators import generators, set_generators
 from ..ops.recorder import Recorder
 from ..tape import number

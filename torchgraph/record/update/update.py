@@ -22,8 +22,8 @@ from ...ir.program import OutputKind, OutputSpec, Role
 from ...live.optimizers import average, clip_gradients, scaled_step, unscale
 from ...live.scaler import Scaling
 from ...live.step import Leaf, Step
-from ...optim import fused
-from ...optim.rules import eager_branches
+from ...optimizers import fused
+from ...optimizers.rules import eager_branches
 from ...options.options import Options
 from ..chains.resolve import is_library
 from ..ops.recorder import Recorder

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from ...._torch import OpOverload
-from ....optim import LAMB, Lion
+from ....optimizers import LAMB, Lion
 from .op import functional
 
 

@@ -43,6 +43,8 @@ class Lion(PerParameter):
         InvalidOption: a setting out of its range, one given as a tensor, or a complex parameter.
     """
 
+    __module__ = "torchgraph.optim"  # where it is imported from
+
     @fitting
     def __init__(
         self,

@@ -60,6 +60,8 @@ class LAMB(PerParameter):
             ``amsgrad=True``.
     """
 
+    __module__ = "torchgraph.optim"  # where it is imported from
+
     @fitting
     def __init__(
         self,

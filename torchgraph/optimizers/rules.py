@@ -29,7 +29,7 @@ _REFUSED: dict[type[Optimizer], str] = {
     ),
 }
 
-# The classes whose fused branch ends in kernels that `torchgraph.optim.fused` knows.
+# The classes whose fused branch ends in kernels that `torchgraph.optimizers.fused` knows.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 KNOWN_MODULES = ("torch.optim.", f"{__package__}.", "torchgraph.porting.optim.")
@@ -113,6 +113,15 @@ def _is_known(optimizer: Optimizer) -> bool:
     """True for torch's optimizers, ours and what derives from them: these names are theirs."""
     bases = (cls.__module__ for cls in type(optimizer).__mro__ if cls not in (Optimizer, object))
     return any(module.startswith(KNOWN_MODULES) for module in bases)
+
+
+def steps_as_known(optimizer: Optimizer) -> bool:
+    """True where its ``step()`` is torch's or ours: a closure is evaluated once, before all else.
+
+    But for the optimizers that `refusal` knows.
+    """
+    module: str = inspect.unwrap(type(optimizer).step).__module__
+    return module.startswith(KNOWN_MODULES)
 
 
 def allocates_slots(optimizer: Optimizer) -> bool:
