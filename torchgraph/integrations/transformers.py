@@ -104,7 +104,7 @@ class _Loop:
         self.optimizer: Any = None
         """That of torch, behind accelerate's."""
         self._wrapped: Any = None
-        self._served = self._between = self._after = False
+        self._served = False
         self._said: set[str] = set()
         self._taken = ExitStack()
         """Closed by the loop's ``optimizer.step()``, which the program has done."""
@@ -137,8 +137,8 @@ class _Loop:
             return self.training_step(model, inputs, num_items_in_batch)
         if not model.training:  # after an evaluation; training_step begins with it
             model.train()
-        update = trainer.accelerator.sync_gradients and not self._between
-        keep = update and self._after
+        update = trainer.accelerator.sync_gradients and not self._looked_at_between()
+        keep = bool(update and _heard(trainer, _AFTER))
         loss, norm = trainer.graph(model, inputs, num_items_in_batch, update, keep)
         if update:
             self._take(norm)
@@ -151,15 +151,17 @@ class _Loop:
         self.optimizer = behind(trainer.optimizer)
         why = _refused(trainer)
         self._served = not why
-        between = _heard(trainer, _BETWEEN)
-        self._between, self._after = bool(between), bool(_heard(trainer, _AFTER))
         if why:
             self._say(f"{type(trainer).__name__} runs in eager: {why}.")
-        elif self._between:
+
+    def _looked_at_between(self) -> bool:
+        kind = _heard(self.trainer, _BETWEEN)
+        if kind:
             self._say(
-                f"The program of {type(trainer).__name__} ends with the backward; clipping and the "
-                f"update run in eager: {_BETWEEN} of {between} may look at what is between them."
+                f"The program of {type(self.trainer).__name__} ends with the backward; clipping "
+                f"and the update run in eager: {_BETWEEN} of {kind} may look at what lies between."
             )
+        return bool(kind)
 
     def _say(self, text: str) -> None:
         if text not in self._said:
@@ -211,8 +213,11 @@ def _refused(trainer: Any) -> str:
 def _heard(trainer: Any, event: str) -> str:
     """The class of a callback that does something at this event; empty for none."""
     own = getattr(TrainerCallback, event)
-    kinds = map(type, trainer.callback_handler.callbacks)
-    return next((kind.__name__ for kind in kinds if getattr(kind, event, own) is not own), "")
+    for callback in trainer.callback_handler.callbacks:
+        heard = getattr(callback, event, None)
+        if heard is not None and getattr(heard, "__func__", None) is not own:
+            return type(callback).__name__
+    return ""
 
 
 @contextmanager
