@@ -18,6 +18,7 @@ pytest.importorskip("transformers")
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -25,7 +26,7 @@ from transformers import (
 
 from torchgraph.integrations.transformers import GraphTrainer, GraphTrainerMixin
 
-__all__ = ["Trainer"]
+__all__ = ["PreTrainedTokenizerFast", "Trainer"]
 
 VOCABULARY = 32
 QUIET = [
