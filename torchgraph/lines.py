@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _SUBSCR_OF_3_14 = 26
-INTEGRATIONS = f"{__package__}.integrations"
-"""Its functions are parts of a user's step: what they read is looked at, as in the user's."""
+PARTS_OF_STEPS = (f"{__package__}.integrations", f"{__package__}.optim.graphed")
+"""Modules of ours whose functions are parts of a step: what they read counts, as the user's do."""
 _ENTRANCES = frozenset(
     _PACKAGE + os.path.join(*path)
     for path in (("graph.py",), ("calls", "aside.py"), ("calls", "again.py"))

@@ -23,7 +23,7 @@ from ..blocks.proxy import unwrap
 from ..guards.looks import count, elements, is_container, own
 from ..guards.names import of_class
 from ..ir.aliasing import is_leaf
-from ..lines import INTEGRATIONS, is_library
+from ..lines import PARTS_OF_STEPS, is_library
 from ..structure import parts_of_partial
 from .logs import is_logger
 
@@ -279,7 +279,7 @@ def _is_users(cls: type) -> bool:
     """A plain class of the user's, whose objects hold what they are made of in attributes."""
     module = str(cls.__module__)
     of_library = module.startswith(("torch.", "torchgraph.", "builtins", "numpy"))
-    return not of_library or module.startswith(INTEGRATIONS)
+    return not of_library or module.startswith(PARTS_OF_STEPS)
 
 
 def _free(name: str, taken: Mapping[str, object]) -> str:

@@ -28,7 +28,7 @@ from ..._torch.modules import STATE
 from ...guards import ABSENT
 from ...guards.looks import count, in_class, is_container, own
 from ...guards.names import By, Path, follow, of_class
-from ...lines import INTEGRATIONS
+from ...lines import PARTS_OF_STEPS
 from ..tape.number import node_of
 from .chains import Chain
 from .inside import values_in
@@ -286,7 +286,7 @@ def _is_users(item: object) -> bool:
 def is_library(module: str) -> bool:
     """True for a module of Python's own, of torch, NumPy or torchgraph."""
     module = str(module)
-    return module.partition(".")[0] in _LIBRARIES and not module.startswith(INTEGRATIONS)
+    return module.partition(".")[0] in _LIBRARIES and not module.startswith(PARTS_OF_STEPS)
 
 
 def is_of_library(made: type | FunctionType) -> bool:
@@ -309,6 +309,7 @@ _TYPING = getattr(sys.modules.get("typing_extensions"), "__file__", "")
 _AS_USERS = (
     os.path.join(_PACKAGE, "record", "reads", "known.py"),
     os.path.join(_PACKAGE, "integrations") + os.sep,
+    os.path.join(_PACKAGE, "optim", "graphed.py"),
 )
 """Files of torchgraph whose functions are looked at as the user's are."""
 _FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))
