@@ -62,7 +62,8 @@ def _about(results: dict[str, dict[str, Any]]) -> str:
     """Versions, processor and threads, once for all."""
     about = {
         f"torch {one['versions']['torch']}, {one['machine']['cpu']}, "
-        f"{one['machine']['threads']} threads on {one['machine']['cores']} cores"
+        f"{one['machine']['threads']} thread{'s' * (one['machine']['threads'] > 1)} on "
+        f"{one['machine']['cores']} cores"
         for one in results.values()
     }
     return "; ".join(sorted(about))
