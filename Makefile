@@ -22,10 +22,11 @@ help:
 SOURCES := setup.py $(wildcard torchgraph/csrc/*.* torchgraph/csrc/*/*)
 
 # Made again only when the project's requirements or its compiled parts change. The second install names torch once more,
-# so that no requirement can bring another.
+# so that no requirement can bring another. An environment that is older than the distribution's name has it as torchgraph.
 $(READY): pyproject.toml $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
+	$(BIN)/python -m pip uninstall --quiet --quiet --yes torchgraph
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)" --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps "ai-edge-model-explorer>=0.1.34,<0.2"
 	touch $(READY)

@@ -76,7 +76,7 @@ def once(model: str, contender: str, threads: int, steps: int) -> dict[str, Any]
     """The first loss, and the seconds that the first N steps take, for each N of `STEPS`."""
     torch.set_num_threads(threads)
     work = CASES[model].on(torch.device("cpu"))
-    step = _auto(work) if contender == AUTO else CONTENDERS[contender].make(work)[0]
+    step, _ = auto(work) if contender == AUTO else CONTENDERS[contender].make(work)
     seconds: dict[str, float] = {}
     start = time.perf_counter()
     for number in range(1, steps + 1):
@@ -88,9 +88,10 @@ def once(model: str, contender: str, threads: int, steps: int) -> dict[str, Any]
     return {"loss": first, "seconds": seconds}
 
 
-def _auto(work: Work) -> Step:
+def auto(work: Work) -> tuple[Step, TrainGraph]:
+    """A Graph as it comes: it switches at the call that it computes."""
     graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR), "auto")
-    return lambda: graph(work.x, work.y)
+    return lambda: graph(work.x, work.y), graph
 
 
 # --- measuring -----------------------------------------------------------------------------------

@@ -26,12 +26,15 @@ from benchmarks import (
     record,
     start,
     step,
+    table,
+    table_page,
 )
 from benchmarks.cases import CASES, DEFAULT
 from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
 from benchmarks.feature_cases import FEATURES
 from benchmarks.gpu_cases import GPU_CASES
 from benchmarks.large_cases import LARGE_CASES
+from benchmarks.table_cases import ENTRIES
 from benchmarks.timing import Clock, Spread, alternate
 
 CPU = torch.device("cpu")
@@ -68,6 +71,64 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     lines = capsys.readouterr().out.splitlines()
     assert any(TORCHGRAPH in line for line in lines)
     assert all(len(line) <= step.WIDTH for line in lines if "written to" not in line)
+
+
+@pytest.mark.slow
+def test_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chosen = ["--models", "ppo", "--threads", "1", "--clock", "cpu"]
+    returned = table.main(["--quick", *chosen, "--out", str(tmp_path)])
+
+    assert written(tmp_path) == returned
+    (model,) = returned["models"]
+    entries = {entry["name"]: entry for entry in model["contenders"]}
+    assert list(entries) == [EAGER, "eager fused", TORCHGRAPH, "torchgraph auto"]
+    for entry in entries.values():
+        assert entry["seconds_per_step"]["median"] > 0
+        assert entry["memory"]["start"] > entry["memory"]["before"] > 0
+    assert entries["torchgraph auto"]["switch_at"] > 1000
+    assert "before its switch" in capsys.readouterr().out
+
+
+def test_the_table_refuses_other_losses():
+    table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.00001, 0.8]})
+    with pytest.raises(SystemExit, match="torchgraph aten: other losses"):
+        table._compare_losses({EAGER: [1.0, 0.9], "torchgraph aten": [1.0, 0.9000001]})
+    with pytest.raises(SystemExit, match="compile fused: other losses"):
+        table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.1, 0.9]})
+
+
+@pytest.mark.parametrize(
+    ("excess", "ours", "even"),
+    [(-1.0, 0.5, 20), (-1.0, 2.0, None), (10.0, 0.5, 40), (10.0, 1.0, None), (0.2, 0.5, 21)],
+)
+def test_from_which_step_on_no_more_time_was_taken(excess, ours, even):
+    assert table.break_even(excess, ours, eager=1.0) == even
+
+
+@pytest.mark.slow
+def test_a_child_that_fails_or_takes_long_says_so():
+    with table.Child(["table", "--child", "no such"]) as child, pytest.raises(RuntimeError) as info:
+        child.hears(60)
+    assert "invalid choice: 'no such'" in str(info.value)
+    arguments = ["table", "--child", EAGER, "--models", "ppo"]
+    with table.Child(arguments) as child, pytest.raises(RuntimeError, match="longer than 0 s"):
+        child.hears(0.05)
+
+
+def test_the_table_has_twenty_models_of_six_fields():
+    assert len(ENTRIES) == 20
+    assert {entry.field for entry in ENTRIES.values()} == {
+        "vision", "language", "audio", "graph", "RL", "diffusion",
+    }  # fmt: skip
+    for name in ("m5", "gcn", "mpnn", "dqn", "ppo", "dit", "ddpm", "vit"):
+        work = ENTRIES[name].case.on(CPU)
+        work.loss_fn(work.model(work.x), work.y).backward()
+        assert all(p.grad is not None for p in work.model.parameters()), name
+
+
+def test_what_is_published_is_what_was_measured():
+    for path, text in table_page.rendered().items():
+        assert path.read_text(encoding="utf-8") == text, "run: python -m benchmarks.table --page"
 
 
 @pytest.mark.slow

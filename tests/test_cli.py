@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import shutil
+import subprocess
 import sys
 import time
 
@@ -100,6 +101,61 @@ def test_a_failing_self_test_is_a_problem(monkeypatch):
     monkeypatch.setattr(doctor, "_self_test", fail)
     found = {finding.what: finding for finding in doctor.findings()}["self-test"]
     assert found == doctor.Finding("self-test", "RuntimeError: wrong numbers", False)
+
+
+def distribution(folder, name, version, summary) -> None:
+    """A distribution in a folder, as far as its metadata go."""
+    about = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    about.mkdir(parents=True)
+    text = f"Metadata-Version: 2.3\nName: {name}\nVersion: {version}\nSummary: {summary}\n"
+    (about / "METADATA").write_text(text)
+
+
+COMMAND = "import sys; from torchgraph.cli import main; sys.exit(main())"  # as pip writes it
+_but_python = shutil.ignore_patterns("*.so", "csrc", "__pycache__")
+OURS = ("torch-nn-graph", "0.1.0", "OneFlow's nn.Graph for PyTorch: one whole training step")
+BEFORE = ("torchgraph", *OURS[1:])
+OTHERS = ("torchgraph", "0.0.0", "Coming soon.")
+
+
+@pytest.mark.parametrize(
+    ("there", "good", "said"),
+    [
+        ([], None, "torch-nn-graph is not installed"),
+        ([OURS], True, "torch-nn-graph 0.1.0"),
+        ([OTHERS], False, "torchgraph 0.0.0 ('Coming soon.') is another project's: pip uninstall"),
+        ([OURS, OTHERS], False, "torchgraph 0.0.0 ('Coming soon.') is another project's"),
+        ([BEFORE], None, "torchgraph 0.1.0, an earlier name of torch-nn-graph: pip uninstall"),
+        ([OURS, BEFORE], False, "torchgraph 0.1.0, an earlier name of torch-nn-graph"),
+    ],
+)
+def test_the_doctor_says_which_distribution_is_installed(there, good, said, monkeypatch, tmp_path):
+    for one in there:
+        distribution(tmp_path, *one)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = _findings(monkeypatch)["distribution"]
+    assert found.good is good
+    assert said in found.found
+
+
+@pytest.mark.parametrize("way", [["-m", "torchgraph"], ["-c", COMMAND]], ids=["-m", "command"])
+def test_the_doctor_speaks_from_under_another_projects_package(way, tmp_path):
+    """Its wheel was installed over ours: one empty ``__init__.py``."""
+    package = tmp_path / "torchgraph"
+    shutil.copytree(os.path.dirname(torchgraph.__file__), package, ignore=_but_python)
+    (package / "__init__.py").write_text("")
+    distribution(tmp_path, *OTHERS)
+    done = subprocess.run(
+        [sys.executable, *way, "doctor"],
+        cwd=tmp_path,
+        env={"PATH": os.defpath, "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert f"{package}/__init__.py is not this project's. torchgraph 0.0.0" in done.stderr
+    assert "pip install --force-reinstall --no-deps" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), ([], 2), (["heal"], 2)])

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from torchgraph.cli import installed
+
 pytest.importorskip("setuptools", minversion="77")
 
 ROOT = Path(__file__).parents[1]
@@ -157,6 +159,30 @@ def test_every_module_that_is_imported_is_a_dependency():
 
     assert imported == needed
     assert of_oneflow - needed == besides
+
+
+NAMED = re.compile(r"pip install [\"'](?:(?P<name>[\w-]*)|\.)\[(?P<extras>[\w,]+)\][\"']")
+
+
+def test_an_extra_is_asked_for_by_the_name_that_is_installed():
+    """``torchgraph[page]`` would bring another project's package."""
+    text = (ROOT / "pyproject.toml").read_text()
+    name = re.search(r'^name = "([\w-]+)"', text, re.M)[1]
+    extras = set(re.findall(r"^(\w+) = \[", text.partition("[project.optional-dep")[2], re.M))
+    paths = [
+        *(ROOT / "torchgraph").rglob("*.py"),
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "README.md",
+    ]
+    found = [one for path in paths for one in NAMED.finditer(path.read_text(encoding="utf-8"))]
+    own = re.findall(r'"([\w-]+)\[([\w,]+)\]"', text)
+
+    assert name == installed.NAME != installed.OTHER
+    assert {one["name"] or name for one in found} | {one for one, _ in own} == {name}
+    assert {extra for one in found for extra in one["extras"].split(",")} <= extras
+    assert {extra for _, some in own for extra in some.split(",")} <= extras
+    assert len(found) > 8
+    assert f'description = "{installed._SUMMARY}' in text
 
 
 @pytest.fixture
@@ -318,7 +344,7 @@ def test_a_wheel_holds_the_package_alone_and_runs_from_a_zip(source, tmp_path):
     wheel = build("build_wheel", source, tmp_path / "out", TORCHGRAPH_NO_CUDA="1")
     archive = zipfile.ZipFile(wheel)
     names = set(archive.namelist())
-    record = "torchgraph-0.1.0.dist-info/RECORD"
+    record = "torch_nn_graph-0.1.0.dist-info/RECORD"
     modules = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "torchgraph").rglob("*.py")

@@ -36,7 +36,7 @@ class ExportWarning(GraphWarning):
     """A file of `tg.export` rounds otherwise than torch, or nothing ran it: no onnxruntime."""
 
     fix: ClassVar[str] = (
-        "pip install 'torchgraph[onnx]', or compare the file with the step where it is to run."
+        "pip install 'torch-nn-graph[onnx]', or compare the file with the step where it is to run."
     )
 
 

@@ -127,7 +127,7 @@ def test_without_what_draws_the_error_says_how_to_install_it(report, tmp_path, m
     convert.javascript.cache_clear()
     path = tmp_path / "page"
     path.write_text("as it was")
-    with pytest.raises(NotSupported, match=re.escape("pip install 'torchgraph[page]'")):
+    with pytest.raises(NotSupported, match=re.escape("pip install 'torch-nn-graph[page]'")):
         getattr(report, save)(path)
     assert path.read_text() == "as it was"
 

@@ -227,7 +227,7 @@ def test_no_sequence_of_a_script_reaches_the_terminal(tmp_path, table, capfd, mo
 def test_the_command_says_what_is_missing(tmp_path, capfd, monkeypatch):
     monkeypatch.setitem(sys.modules, "libcst", None)
     assert main(["port", str(tmp_path)]) == 2
-    assert "torchgraph[oneflow]" in " ".join(capfd.readouterr().out.split())
+    assert "torch-nn-graph[oneflow]" in " ".join(capfd.readouterr().out.split())
 
 
 def test_every_name_of_torchs_is_reached_from_torch():

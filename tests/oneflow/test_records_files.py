@@ -189,4 +189,4 @@ def test_a_package_that_is_missing():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "protobuf is needed" in done.stdout
     assert "Pillow" in done.stdout
-    assert done.stdout.count("pip install 'torchgraph[oneflow]'") == 2
+    assert done.stdout.count("pip install 'torch-nn-graph[oneflow]'") == 2

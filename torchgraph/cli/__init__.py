@@ -6,6 +6,13 @@ Never: an algorithm that has a room of its own.
 
 from __future__ import annotations
 
-from .commands import main
+from .installed import is_replaced
+
+try:
+    from .commands import main
+except ImportError:
+    if not is_replaced():
+        raise
+    from .installed import main
 
 __all__ = ["main"]

@@ -30,6 +30,7 @@ from ..record.reads.known import CASES
 from ..record.reads.names import unread
 from ..testing import Setup, assert_parity
 from .cache import kept, summary
+from .installed import installed
 
 _MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
 _STEPS = 3
@@ -66,6 +67,7 @@ def doctor(console: Console) -> int:
 def findings() -> Iterator[Finding]:
     """Everything that the doctor looks at, in the order of the lines."""
     yield Finding("torchgraph", f"{__version__} in {os.path.dirname(_extension.__file__)}")
+    yield Finding("distribution", *installed())
     yield Finding("python", f"{platform.python_version()} on {platform.system()}")
     yield _torch_version(torch.__version__)
     threads = torch.get_num_threads()

@@ -21,7 +21,8 @@ def port(console: Console, root: Path, *, write: bool) -> int:
         importlib.import_module(_NEEDS)
     except ImportError:
         said = (
-            "Scripts are read by libcst, which is not installed: pip install 'torchgraph[oneflow]'."
+            "Scripts are read by libcst, which is not installed: "
+            "pip install 'torch-nn-graph[oneflow]'."
         )
         console.print(Text(said, "bold red"))
         return 2

@@ -43,7 +43,7 @@ def export(
     Args:
         format: ``"pt2"``, for `torch.export.load`. ``"aoti"``: compiled for this kind of machine
             with AOTInductor, for C++ and Python; a training step takes its states as its first
-            argument and writes them. ``"onnx"``: inference alone; needs ``torchgraph[onnx]``.
+            argument and writes them. ``"onnx"``: inference alone; needs ``torch-nn-graph[onnx]``.
         args, kwargs: of the call that is exported; without them, the last program is.
         dynamic_batch: of an inference step, the first dimension of its arguments is free.
         dynamic_shapes: of an inference step, as for `torch.export.export`, by `build`'s parameters.

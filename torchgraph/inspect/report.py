@@ -110,7 +110,7 @@ class Report:
         """Write all of this as one page of HTML, which loads nothing else: no network is needed.
 
         Modules to fold, ops to search, the program before and after each pass, memory and time,
-        guards, programs, refusals. Needs ``pip install 'torchgraph[page]'``.
+        guards, programs, refusals. Needs ``pip install 'torch-nn-graph[page]'``.
 
         Args:
             profile: times that were measured, ``graph.profile(*args)`` or ``{node: seconds}``;

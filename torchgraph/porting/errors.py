@@ -33,4 +33,4 @@ class BadRecord(GraphError, ValueError):
 class MissingPackage(GraphError, ImportError):
     """``flow.nn.OFRecordReader(...)`` where protobuf or Pillow is not installed."""
 
-    fix = "pip install 'torchgraph[oneflow]'."
+    fix = "pip install 'torch-nn-graph[oneflow]'."

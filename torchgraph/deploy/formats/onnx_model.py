@@ -32,7 +32,8 @@ def write(program: ExportedProgram, path: str, build: Callable[..., object], **h
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise NotSupported(
-            f'format="onnx" needs {" and ".join(missing)}.', fix="pip install 'torchgraph[onnx]'."
+            f'format="onnx" needs {" and ".join(missing)}.',
+            fix="pip install 'torch-nn-graph[onnx]'.",
         )
     with quiet():
         try:

@@ -43,5 +43,5 @@ def _library() -> Any:
     except ImportError as error:
         raise NotSupported(
             "Plots are drawn by vl-convert-python, which is not installed.",
-            fix="pip install 'torchgraph[page]'.",
+            fix="pip install 'torch-nn-graph[page]'.",
         ) from error

@@ -1,6 +1,6 @@
 """The protobuf messages of OFRecord files, made at run time.
 
-Importing this takes ``pip install torchgraph[oneflow]``.
+Importing this takes ``pip install 'torch-nn-graph[oneflow]'``.
 """
 
 from __future__ import annotations
