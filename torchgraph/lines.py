@@ -207,6 +207,31 @@ def warn(message: str, category: type[Warning]) -> None:
     )
 
 
+_FRAMEWORKS = {
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "transformers": "transformers",
+    "trl": "transformers",
+    "accelerate": "accelerate",
+    "keras": "Keras",
+    "ignite": "ignite",
+    "skorch": "skorch",
+    "fastai": "fastai",
+}
+"""Packages with a loop of their own, and the paragraph about each."""
+
+
+def of_framework() -> str:
+    """Where to read about the framework that runs the step; empty for a loop of the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = _FRAMEWORKS.get(str(frame.f_globals.get("__name__")).partition(".")[0])
+        if name is not None:
+            return f'see {name} in "In your framework", docs/in-your-framework.md'
+        frame = frame.f_back
+    return ""
+
+
 def runs_users_code(frame: FrameType | None) -> bool:
     """True where a line of the user's own runs, or what it calls of Python's library."""
     while frame is not None and _is_pythons(frame.f_code.co_filename):

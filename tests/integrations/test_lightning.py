@@ -186,3 +186,15 @@ def test_an_error_of_the_users_is_eagers_and_leaves_the_trainer_whole():
 
     with pytest.raises(ValueError, match="batch six"):
         modules.fit(Wrong, strategy(), max_epochs=1)
+
+
+def test_a_message_inside_of_a_framework_names_its_paragraph():
+    """`tg.step` on ``training_step``: Lightning calls ``backward()`` outside of it."""
+
+    class Wrong(modules.Plain):
+        @tg.step
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.loss(batch)
+
+    with pytest.raises(tg.errors.UnsupportedOutput, match=r"Fix: see Lightning in .*\.md"):
+        modules.fit(Wrong, max_epochs=1)

@@ -12,6 +12,7 @@ from ..errors import GraphBroken, StepFailed
 from ..ir import effects
 from ..ir.program import Program
 from ..ir.values import leaves
+from ..lines import of_framework
 from ..lower import Copies, Lowered
 
 _PATIENCE = 8
@@ -92,7 +93,7 @@ def failure(runs: Lowered, error: Exception, *, wrote: bool) -> StepFailed:
     failed = StepFailed(
         f"{what} failed while the step ran: {said}. {state}",
         where=runs.line_of(node),
-        fix=GraphBroken.fix if wrote else "",
+        fix=" ".join(filter(None, (GraphBroken.fix if wrote else "", of_framework()))),
     )
     failed.undone = not wrote
     return failed

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import UnsupportedOutput
+from ..lines import of_framework
 from .keys import Unfit, leaf_key
 from .kinds import Part, kind_of, span
 from .together import Together, maker
@@ -124,7 +125,8 @@ class _EndOfHistory(torch.autograd.Function):
         raise UnsupportedOutput(
             "backward() goes into a tensor that a step of tg.step returned: a program keeps no "
             "history of what it computes.",
-            fix="call backward() in that step, with all that adds to the loss; or detach() the "
+            fix=of_framework()
+            or "call backward() in that step, with all that adds to the loss; or detach() the "
             "result, or compute it under torch.no_grad().",
         )
 
