@@ -159,6 +159,23 @@ def test_getattr_reads_one_attribute():
     both(lambda: (a_step(lambda loss: call(loss, "hook")), loop), 16)
 
 
+def test_the_default_of_getattr_is_read_on():
+    held = SimpleNamespace(usual=SimpleNamespace(scale=0))
+
+    def step(x):
+        return x * getattr(held, "other", held.usual).scale
+
+    graph = tg.step(step)
+    graph.config.set_backend("aten")
+    graph.config.set_look_again("off")
+    found, x = [], torch.ones(3)
+    for number in range(18):
+        held.usual.scale = number // 3
+        found.append((graph(x), step(x)))
+    assert all(torch.equal(left, right) for left, right in found)
+    assert graph.report().calls.programs >= 8
+
+
 def test_a_tensor_of_numbers_of_tensors():
     """``torch.tensor([a.norm(), b.norm()])``, as for the norm of all gradients."""
 

@@ -84,3 +84,23 @@ def test_what_others_put_into_the_shared_dict_is_seen():
     for scale in (1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 1.0):
         mine.shared["scale"] = scale
         assert graph(torch.ones(1)).item() == scale * scale
+
+
+def test_numbers_that_others_move_are_read_through_both():
+    mine, others = _pair(scale=1)
+
+    def build(x):
+        return x * mine.scale + others.scale
+
+    graph = tg.step(build)
+    graph.config.set_backend("aten")
+    graph.config.set_look_again("off")
+    expected, found = [], []
+    for number in range(14):
+        mine.scale = number
+        if number == 10:
+            others.__dict__ = {"scale": 100}
+        expected.append(number + others.scale)
+        found.append(graph(torch.ones(1)).item())
+    assert found == expected
+    assert graph.report().calls.programs >= 5

@@ -146,6 +146,11 @@ class Ledger:
             return source
         return source._replace(owner=self._sharing.first(owner))
 
+    def meets(self, owner: object) -> None:
+        """An attribute of it is read: what it shares counts for numbers that move as well."""
+        if self.is_outside(owner):
+            self._sharing.first(owner)
+
     def which(self, value: object, use: Use) -> None:
         """What becomes of it may go by which object it is."""
         asked = use is Use.COMPARED or use is Use.AMONG

@@ -150,8 +150,15 @@ def _looked_up(name: str, given: list[Any]) -> tuple[object, Use]:
     if name in ("vars", "dir"):
         return held.then(*OWN), Use.NAMED
     if isinstance(key, Constant) and type(key.value) is str:
-        return held.then(False, key.value), Use.NAMED
-    return (held.then(False, key) if isinstance(key, Chain) else None), Use.NAMED
+        return _or_default(held.then(False, key.value), given), Use.NAMED
+    found = held.then(False, key) if isinstance(key, Chain) else None
+    return (found and _or_default(found, given)), Use.NAMED
+
+
+def _or_default(found: Chain | Result, given: list[Any]) -> Chain | Result:
+    """What ``getattr(x, name, default)`` gives: without the attribute, it is the default."""
+    others = tuple(chain for value in given[2:] for chain in chains_of(value))
+    return Result((*chains_of(found), *others)[:GIVEN]) if others else found
 
 
 def getter(called: object, given: list[Any]) -> Getter | None:

@@ -120,6 +120,7 @@ class Walk:
                 self._each(chain, use, value, sources, number)
                 return
             self._acted.read(value, str(chain), step.key)
+            self._ledger.meets(value)
             found = self._step(step, value)
             if found is None:
                 self._stop(chain, use, value, sources, number)
