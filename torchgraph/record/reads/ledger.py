@@ -23,6 +23,7 @@ from ...guards.looks import (
     is_container,
     items_in,
     look,
+    own,
     shown,
     with_kinds,
 )
@@ -181,7 +182,7 @@ class Ledger:
         row = self._rows[key]
         if self.is_outside(source.owner):
             row.outer = True
-            if not row.own:
+            if not (row.own or self._came(row, value)):
                 self.mark(value)
         if use < Use.NAMED:
             row.replaced = True
@@ -193,6 +194,23 @@ class Ledger:
             row.read |= not perhaps
         row.identified |= use is Use.COMPARED and type(value) in (int, float)
         return key
+
+    def _came(self, row: Row, value: object) -> bool:
+        """True for an object that the step has made and put where something else lay before.
+
+        All attributes that it has were absent when the step first met them.
+        """
+        held = own(value) if type(value) not in PLAIN and id(value) not in self._outside else {}
+        if not held or is_container(value) or row.name.look(value) == row.name.found:
+            return False
+        rows = [self._rows.get((id(value), ((By.OWN, key),), True)) for key in held]
+        return all(
+            one is not None
+            and one.name.found == Same(ABSENT)
+            and isinstance(one.owner, Same)
+            and one.owner() is value
+            for one in rows
+        )
 
     def notice(self, meeting: Meeting, source: Source) -> None:
         """How what lies there is now: the step may write into it, and read or fill it later."""
