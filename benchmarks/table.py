@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import re
 import sys
@@ -29,7 +28,7 @@ from . import command, memory, record, table_page
 from .contenders import CONTENDERS, EAGER, Step, TrainGraph
 from .start import AUTO, COMPILE, auto
 from .table_cases import ENTRIES, Entry
-from .table_child import Child
+from .table_child import Child, say, turns
 from .timing import Spread
 
 FUSED, ATEN, INDUCTOR = "eager fused", "torchgraph aten", "torchgraph inductor"
@@ -120,7 +119,7 @@ def answer(model: str, contender: str, args: argparse.Namespace) -> None:
     now = _CLOCKS[args.clock]
     losses, seconds = _start(step)
     at = _switch_of(graph)
-    _say(parameters=parameters, losses=losses, seconds=seconds, switch_at=at, calls=FIRST)
+    say(parameters=parameters, losses=losses, seconds=seconds, switch_at=at, calls=FIRST)
     start_peak, reset = memory.peak(), memory.reset_peak()
     calls = FIRST
     for line in sys.stdin:
@@ -129,16 +128,12 @@ def answer(model: str, contender: str, args: argparse.Namespace) -> None:
             break
         if verb == "run":
             taken, count = _steps(step, float(limit), now)
-            _say(seconds=taken / count, calls=(calls := calls + count))
+            say(seconds=taken / count, calls=(calls := calls + count))
         elif verb == "train":
             calls += _until_switched(step, float(limit), (at or 0) - calls)
-            _say(calls=calls, switched=at is not None and calls > at)
+            say(calls=calls, switched=at is not None and calls > at)
     peaks = {"start": start_peak, "steps": memory.peak() if reset else None, "before": before}
-    _say(memory=peaks)
-
-
-def _say(**found: Any) -> None:
-    print(json.dumps(found), flush=True)
+    say(memory=peaks)
 
 
 def _start(step: Step) -> tuple[list[float], list[float]]:
@@ -243,16 +238,9 @@ def _compare_losses(losses: dict[str, list[float]]) -> None:
 
 
 def _turns(children: dict[str, Child], args: argparse.Namespace) -> dict[str, Spread]:
-    """Seconds a step: in each round one figure of each, and another begins."""
-    names, found = list(children), {name: [0.0] * args.rounds for name in children}
-    for name in names:
-        children[name].asks(f"run {args.least}", args.budget)  # a warm-up
-    for number in range(args.rounds):
-        for offset in range(len(names)):
-            name = names[(number + offset) % len(names)]
-            answer = children[name].asks(f"run {args.least}", args.budget)
-            found[name][number] = answer["seconds"]
-    return {name: Spread(tuple(rounds)) for name, rounds in found.items()}
+    """Seconds a step: in each round one figure of each."""
+    found = turns(children, args.rounds, args.least, args.budget)
+    return {name: Spread(tuple(one["seconds"] for one in told)) for name, told in found.items()}
 
 
 def _after_the_switch(children: dict[str, Child], args: argparse.Namespace) -> dict[str, Spread]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,9 +19,12 @@ _ROOT = Path(__file__).parents[1]
 
 
 class Child:
-    """``python -m benchmarks.ARGUMENTS`` with empty caches, for the length of a with-block."""
+    """``python -m benchmarks.ARGUMENTS`` with empty caches, for the length of a with-block.
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    ``environment``: variables that it has besides.
+    """
+
+    def __init__(self, arguments: Sequence[str], **environment: str) -> None:
         self.started: dict[str, Any] = {}
         """The first answer."""
         self.memory: dict[str, Any] = {}
@@ -36,7 +39,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"benchmarks.{module}", *rest],
             cwd=_ROOT,
-            env={**os.environ, **caches},
+            env={**os.environ, **caches, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -90,3 +93,23 @@ class Child:
             raise RuntimeError(f"longer than {timeout:.0f} s")
         self._errors.seek(0)
         raise RuntimeError((self._errors.read().strip().splitlines() or ["it ended"])[-1])
+
+
+def say(**found: Any) -> None:
+    """An answer, from within the child."""
+    print(json.dumps(found), flush=True)
+
+
+def turns(
+    children: Mapping[str, Child], rounds: int, least: float, budget: float
+) -> dict[str, list[dict[str, Any]]]:
+    """What each answers to ``run LEAST``, once a round; another begins each round."""
+    names = list(children)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for name in names:
+        children[name].asks(f"run {least}", budget)  # a warm-up
+    for number in range(rounds):
+        for offset in range(len(names)):
+            name = names[(number + offset) % len(names)]
+            found[name].append(children[name].asks(f"run {least}", budget))
+    return found

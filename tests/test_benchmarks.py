@@ -28,6 +28,7 @@ from benchmarks import (
     step,
     table,
     table_page,
+    trainers,
 )
 from benchmarks.cases import CASES, DEFAULT
 from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
@@ -95,6 +96,43 @@ def test_the_table_refuses_other_losses():
         table._compare_losses({EAGER: [1.0, 0.9], "torchgraph aten": [1.0, 0.9000001]})
     with pytest.raises(SystemExit, match="compile fused: other losses"):
         table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.1, 0.9]})
+
+
+@pytest.mark.slow
+def test_trainers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    row = ["--only", "graphed small", "--contenders", f"{EAGER},{TORCHGRAPH}"]
+    returned = trainers.main(["--quick", *row, "--out", str(tmp_path)])
+
+    assert written(tmp_path) == returned
+    (found,) = returned["rows"]
+    eager, ours = found["contenders"]
+    assert (eager["name"], ours["name"]) == (EAGER, TORCHGRAPH)
+    assert ours["calls"]["programs"] > trainers.FIRST // 2
+    assert ours["calls"]["eager"] == 0
+    for clock in trainers.CLOCKS:
+        assert eager[clock]["speed_against_eager"] == 1
+        assert 0 < ours[clock]["first_step_seconds"] < ours[clock]["start_seconds"]
+    assert "graphed small" in capsys.readouterr().out
+
+
+def test_trainers_compare_each_clock_and_refuse_other_parameters():
+    seconds = {"first": [3.0, 2.0], "wall": 14.0, "cpu": 12.0, "bits": "a", "norm": 1.0}
+    started = {EAGER: {**seconds, "wall": 4.0, "cpu": 4.0}, TORCHGRAPH: seconds}
+    trainers.compare_states(started)
+    rounds = {
+        name: {"wall": Spread((wall,)), "cpu": Spread((cpu,))}
+        for name, wall, cpu in ((EAGER, 1.0, 1.0), (TORCHGRAPH, 0.5, 2.0))
+    }
+
+    found = trainers.entry(TORCHGRAPH, started, rounds, None)
+
+    assert (found["wall"]["break_even"], found["wall"]["speed_against_eager"]) == (40, 2)
+    assert (found["cpu"]["break_even"], found["cpu"]["speed_against_eager"]) == (None, 0.5)
+    started["torch.compile"] = {**seconds, "bits": "b", "norm": 1.0001}
+    trainers.compare_states(started)
+    started[TORCHGRAPH] = {**seconds, "bits": "b"}
+    with pytest.raises(SystemExit, match="torchgraph aten: other parameters than eager's"):
+        trainers.compare_states(started)
 
 
 @pytest.mark.parametrize(
