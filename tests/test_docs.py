@@ -34,6 +34,8 @@ PAGES = [
 ]
 TUTORIALS = [ROOT / "docs" / name for name in ("quickstart.md", "writing-a-pass.md")]
 """Pages whose blocks go on from each other, and say what they print."""
+ELSEWHERE = [*TUTORIALS, ROOT / "docs" / "in-your-framework.md"]
+"""Pages whose blocks other tests run: those below, and tests/integrations/test_page.py."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -57,7 +59,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 def python_blocks() -> Iterator[Any]:
     for page in PAGES:
-        if page in TUTORIALS:
+        if page in ELSEWHERE:
             continue
         for number, (language, code) in enumerate(blocks(page)):
             if language == "python":

@@ -126,6 +126,7 @@ def test_an_sdist_has_the_sources_and_nothing_else(source, tmp_path):
 
 OF_ONEFLOW = ROOT / "torchgraph" / "porting"
 """It needs the extra of that name besides."""
+OF_FRAMEWORKS = ROOT / "torchgraph" / "integrations"
 EXTRA = {"libcst": "libcst", "pillow": "PIL", "protobuf": "google"}
 
 
@@ -147,7 +148,8 @@ def imported_by(paths) -> set[str]:
 
 def test_every_module_that_is_imported_is_a_dependency():
     paths = [p for p in (ROOT / "torchgraph").rglob("*.py") if CSRC not in p.parents]
-    imported = imported_by(path for path in paths if OF_ONEFLOW not in path.parents)
+    extras = {OF_ONEFLOW, OF_FRAMEWORKS}
+    imported = imported_by(path for path in paths if extras.isdisjoint(path.parents))
     of_oneflow = imported_by(path for path in paths if OF_ONEFLOW in path.parents)
     text = (ROOT / "pyproject.toml").read_text()
     listed = re.search(r"^dependencies = \[(.*)\]", text, re.M)
@@ -159,6 +161,8 @@ def test_every_module_that_is_imported_is_a_dependency():
 
     assert imported == needed
     assert of_oneflow - needed == besides
+    of_frameworks = imported_by(path for path in paths if OF_FRAMEWORKS in path.parents)
+    assert all(re.search(rf"^{name} = \[", text, re.M) for name in of_frameworks - needed)
 
 
 NAMED = re.compile(r"pip install [\"'](?:(?P<name>[\w-]*)|\.)\[(?P<extras>[\w,]+)\][\"']")

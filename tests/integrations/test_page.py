@@ -19,7 +19,7 @@ BLOCKS = {
     for name, text in SECTIONS.items()
     for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
 }
-NEEDS = {"Lightning": "lightning", "An optimizer alone": "torch"}
+NEEDS = {"Lightning": "lightning", "Keras": "keras", "An optimizer alone": "torch"}
 
 
 def test_the_table_leads_to_each_paragraph():
