@@ -1,7 +1,8 @@
 """Lightning: ``Trainer(strategy=GraphStrategy())`` runs each training step as one program.
 
-Tested with lightning 2.5 and 2.6. Names of Lightning's that are not public are used in `_Loops`
-and `_Log` alone; where one of them is missing, the step runs in eager and a warning says so.
+Tested with lightning 2.5 and 2.6. Lightning has no public name for the hooks of callbacks, for the
+closure of a micro-batch and for the hook that logs: where one of those used here is missing, the
+module cannot be imported, or the step runs in eager and a warning says so.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from lightning.pytorch.trainer.call import (
-    _call_callback_hooks,
-    _call_lightning_module_hook,
-    _call_strategy_hook,
-)
+from lightning.pytorch.trainer import call as hooks
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
+from ..errors import EagerWarning, NotSupported, warn
 from ..step_function import StepFunction, step
+
+_PRIVATE = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
+if missing := [name for name in _PRIVATE if not hasattr(hooks, name)]:
+    raise NotSupported(
+        f"GraphStrategy calls hooks as Lightning does, and this version has no {missing[0]}.",
+        fix="pip install 'lightning>=2.5,<2.7'.",
+    )
 
 _LOG_OPTIONS = list(inspect.signature(LightningModule.log).parameters)[3:]
 """Names of the arguments of ``self.log`` after its value."""
@@ -152,7 +157,7 @@ class GraphStrategy(SingleDeviceStrategy):
         self._module: Any = None
         """The LightningModule, by a name of the step's own."""
         self._index: Any = None
-        self._running = False
+        self._running = self._serves = False
         self._restore: Callable[[], None] = lambda: None
 
     @property
@@ -167,7 +172,15 @@ class GraphStrategy(SingleDeviceStrategy):
         super().setup(trainer)
         self._module = self.lightning_module
         loop: Any = trainer.fit_loop.epoch_loop.automatic_optimization
-        make = loop._make_closure
+        make = getattr(loop, "_make_closure", None)
+        self._serves = make is not None and hasattr(self._module, "_current_fx_name")
+        if not self._serves:
+            warn(
+                "The training steps run in eager: this version of Lightning makes its closures, or "
+                "notes which hook logs, in another way.",
+                EagerWarning,
+            )
+            return
 
         def make_closure(given: Any, optimizer: Optimizer, index: int) -> Closure:
             plain: Closure = make(given, optimizer, index)
@@ -197,7 +210,7 @@ class GraphStrategy(SingleDeviceStrategy):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """``training_step`` of the module: with manual optimization all of a step, a program."""
-        if self._running or self._module.automatic_optimization:
+        if self._running or not self._serves or self._module.automatic_optimization:
             return super().training_step(*args, **kwargs)
         self._index = args[1] if len(args) > 1 else None
         return self._called(args[:1], len(args) > 1, False, False, 0)[1]
@@ -247,22 +260,22 @@ class GraphStrategy(SingleDeviceStrategy):
             The loss as Lightning reports it, what else ``training_step`` returned, how often
             gradients were zeroed.
         """
-        module, trainer, optimizer = self._module, self._trainer, self.optimizers[0]
+        module, trainer = self._module, self._trainer
         arguments = (*batch, self._index) if indexed else batch
         if not over:
             output = super().training_step(*arguments)
             return None, output, 0
-        found, zeroed = ClosureResult(None), 0
+        found, zeroed, optimizer = ClosureResult(None), 0, self.optimizers[0]
 
         def closure() -> torch.Tensor | None:
             nonlocal found, zeroed
-            output = _call_strategy_hook(trainer, "training_step", *arguments)
+            output = hooks._call_strategy_hook(trainer, "training_step", *arguments)
             found = ClosureResult.from_training_step_output(output, over)
             if first:
                 self._zero_grad(trainer, optimizer)
                 zeroed += 1
             if found.closure_loss is not None:
-                _call_strategy_hook(trainer, "backward", found.closure_loss, optimizer)
+                hooks._call_strategy_hook(trainer, "backward", found.closure_loss, optimizer)
             return found.loss
 
         with torch.enable_grad():
@@ -273,10 +286,10 @@ class GraphStrategy(SingleDeviceStrategy):
         return found.loss, found.extra, zeroed
 
     def _zero_grad(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        _call_callback_hooks(trainer, "on_before_zero_grad", optimizer)
-        _call_lightning_module_hook(trainer, "on_before_zero_grad", optimizer)
+        hooks._call_callback_hooks(trainer, "on_before_zero_grad", optimizer)
+        hooks._call_lightning_module_hook(trainer, "on_before_zero_grad", optimizer)
         if is_overridden("optimizer_zero_grad", trainer.lightning_module):
             given = trainer.current_epoch, self._index, optimizer
-            _call_lightning_module_hook(trainer, "optimizer_zero_grad", *given)
+            hooks._call_lightning_module_hook(trainer, "optimizer_zero_grad", *given)
         else:  # the epoch is not read: each one would have a program of its own
             optimizer.zero_grad()
