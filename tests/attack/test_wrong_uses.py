@@ -152,7 +152,7 @@ def test_every_public_function_has_a_wrong_use():
         "Graph", "GraphConfig", "LoadedGraph", "__version__", "errors", "load", "nn", "no_sync",
         "save",
     }  # fmt: skip
-    modules = ("amp", "env", "optim", "passes", "sbp", "testing")
+    modules = ("amp", "env", "integrations", "optim", "passes", "sbp", "testing")
     functions = [f"tg.{name}" for name in set(tg.__all__) - elsewhere - set(modules)]
     functions += [f"tg.amp.{name}" for name in tg.amp.__all__]
     functions += [f"tg.optim.{name}" for name in tg.optim.__all__]

@@ -198,3 +198,23 @@ def test_a_message_inside_of_a_framework_names_its_paragraph():
 
     with pytest.raises(tg.errors.UnsupportedOutput, match=r"Fix: see Lightning in .*\.md"):
         modules.fit(Wrong, max_epochs=1)
+
+
+def test_manual_optimization_without_optimizers():
+    """``configure_optimizers`` returns None: gradients alone."""
+
+    class Bare(modules.Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            self.zero_grad()
+            self.manual_backward(self.loss(batch))
+
+        def configure_optimizers(self) -> None:
+            return None
+
+    expected, _, _ = modules.fit(Bare, max_epochs=1)
+    found, _, _ = modules.fit(Bare, strategy(), max_epochs=1)
+    assert differences(expected, found) == []

@@ -32,7 +32,12 @@ _REFUSED: dict[type[Optimizer], str] = {
 # The classes whose fused branch ends in kernels that `torchgraph.optimizers.fused` knows.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
-KNOWN_MODULES = ("torch.optim.", f"{__package__}.", "torchgraph.porting.optim.")
+KNOWN_MODULES = (
+    "torch.optim.",
+    "torchgraph.optim.",
+    f"{__package__}.",
+    "torchgraph.porting.optim.",
+)
 """Where the optimizers are whose steps and slots are known: torch's and ours."""
 
 # The methods that decide what a slot starts from, in torch's classes and in `PerParameter`.
