@@ -58,7 +58,7 @@ $(LIBRARIES): $(READY)
 
 test-all: $(LIBRARIES)
 	$(BIN)/python -m pytest $(IN_PARALLEL)
-	PYTHONPATH=$(LIBRARIES) $(BIN)/python -m pytest tests/parity/test_timm.py
+	PYTHONPATH=$(LIBRARIES) $(BIN)/python -m pytest tests/parity/test_timm.py tests/integrations/test_timm.py
 
 # The compiled parts under address and undefined-behaviour checks.
 sanitize: $(READY)
