@@ -23,7 +23,10 @@ OUTSIDE = [path for path in FILES if PACKAGE / "_torch" not in path.parents]
 
 OF_FRAMEWORKS = frozenset(
     {"_backward_fn", "_clip_grad_norm", "_current_fx_name", "_get_grad_norm", "_make_closure"}
-) | {"_step_fn", "_zero_grad_fn"}
+) | {
+    *("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook"),
+    *("_step_fn", "_zero_grad_fn"),
+}
 """Of Lightning and transformers, which have no public name for it; in integrations/ alone."""
 OF_PYTHON = frozenset({"_fields", "_make", "_replace", "_reconstruct"}) | {
     name

@@ -197,7 +197,14 @@ class Stepping(ModuleHolder):
         """A number that others move in call after call is an input, as one that the step moves."""
         if self.config.options.micro_batches > 1:
             return
+        known = {
+            id(holder)
+            for optimizer in self._optimizers
+            for holder in (*optimizer.param_groups, *optimizer.state.values())
+        }
         for place in renumbered_between(before, outcome):
+            if place.key[0] in known:  # an input already, as a number of the optimizer's
+                continue
             self._renumbered[place.key] += 1
             if self._renumbered[place.key] >= _OFTEN:
                 self._numbers.setdefault(place.key, place)
