@@ -172,7 +172,7 @@ class GraphStrategy(SingleDeviceStrategy):
         super().setup(trainer)
         self._module = self.lightning_module
         loop: Any = trainer.fit_loop.epoch_loop.automatic_optimization
-        make = getattr(loop, "_make_closure", None)
+        make: Any = getattr(loop, "_make_closure", None)
         self._serves = make is not None and hasattr(self._module, "_current_fx_name")
         if not self._serves:
             warn(
