@@ -126,6 +126,8 @@ def _calls(graph: tg.Graph | None) -> dict[str, Any] | None:
         "programs": report.calls.programs,
         "recorded": report.calls.recorded,
         "eager": sum(one.count for one in report.calls.eager),
-        "why": [one.why for one in report.calls.eager],
+        "why": [
+            one.why.partition(" (at ")[0] for one in report.calls.eager
+        ],  # no path of a machine
         "plan": report.backend_plan,
     }

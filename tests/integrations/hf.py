@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from tests.integrations.comparing import differences
 from torchgraph.integrations.transformers import GraphTrainer, GraphTrainerMixin
 
 __all__ = ["PreTrainedTokenizerFast", "Trainer"]
@@ -132,30 +133,6 @@ def beside(run: Callable[[type[Any]], Any], base: type[Any] = Trainer) -> None:
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
-        found.append(dict(_flat(run(kind), "")))
-    eager, ours = found
-    assert eager.keys() == ours.keys()
-    assert not [name for name in eager if not _same(eager[name], ours[name])]
-
-
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        items: Any = value.items()
-    elif isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    else:
-        yield path, value
-        return
-    for key, item in items:
-        if "runtime" not in str(key) and "per_second" not in str(key):
-            yield from _flat(item, f"{path}.{key}")
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(
-            torch.nan_to_num(one, 7.0), torch.nan_to_num(other, 7.0)
-        )
-    if isinstance(one, np.ndarray):
-        return bool((one == other).all())
-    return bool(one == other or (one != one and other != other))
+        found.append(run(kind))
+    apart = differences(*found)
+    assert [path for path in apart if "runtime" not in path and "per_second" not in path] == []

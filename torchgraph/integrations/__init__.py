@@ -14,20 +14,17 @@ from types import ModuleType
 
 from ..errors import NotSupported
 
-FRAMEWORKS = {
-    "lightning": "lightning",
-    "transformers": "transformers",
-}
-"""The modules of this package, each with the distribution that it needs; both are its extra."""
+FRAMEWORKS = ("lightning", "transformers")
+"""The modules of this package; the distribution that each needs, and its extra, have its name."""
 
 
 def __getattr__(name: str) -> ModuleType:
     if name not in FRAMEWORKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if importlib.util.find_spec(FRAMEWORKS[name]) is None:
+    if importlib.util.find_spec(name) is None:
         raise NotSupported(
-            f"torchgraph.integrations.{name} needs {FRAMEWORKS[name]}, which is not installed.",
-            fix=f"pip install {FRAMEWORKS[name]}.",
+            f"torchgraph.integrations.{name} needs {name}, which is not installed.",
+            fix=f"pip install 'torch-nn-graph[{name}]'.",
         )
     return importlib.import_module(f"{__name__}.{name}")
 

@@ -26,9 +26,9 @@ from ..errors import EagerWarning, NotSupported, warn
 from ..step_function import StepFunction, step
 
 _PRIVATE = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
-if missing := [name for name in _PRIVATE if not hasattr(hooks, name)]:
+if _missing := [name for name in _PRIVATE if not hasattr(hooks, name)]:
     raise NotSupported(
-        f"GraphStrategy calls hooks as Lightning does, and this version has no {missing[0]}.",
+        f"GraphStrategy calls hooks as Lightning does, and this version has no {_missing[0]}.",
         fix="pip install 'lightning>=2.5,<2.7'.",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -58,11 +57,14 @@ class ProgramCache:
             candidates = self._by_key.get(key, [])
             self._latest = (key, candidates)
         # To find in Python why the others do not fit takes longer than a step may.
-        sure = (one for one in candidates if len(candidates) > 1 and one.fits_for_sure())
-        maybe = (one for one in candidates if not one.why_not())
-        for replay in itertools.chain(sure, maybe):
-            self._hit(replay)
-            return replay
+        for replay in candidates if len(candidates) > 1 else ():
+            if replay.fits_for_sure():
+                self._hit(replay)
+                return replay
+        for replay in candidates:
+            if not replay.why_not():
+                self._hit(replay)
+                return replay
         return None
 
     @property

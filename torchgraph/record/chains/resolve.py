@@ -308,8 +308,7 @@ _TYPING = getattr(sys.modules.get("typing_extensions"), "__file__", "")
 """It runs inside Python's own ``Union[...]``, which torch writes in a backward pass."""
 _AS_USERS = (
     os.path.join(_PACKAGE, "record", "reads", "known.py"),
-    os.path.join(_PACKAGE, "integrations") + os.sep,
-    os.path.join(_PACKAGE, "optim", "graphed.py"),
+    *(os.path.join(os.path.dirname(_PACKAGE), *name.split(".")) for name in PARTS_OF_STEPS),
 )
 """Files of torchgraph whose functions are looked at as the user's are."""
 _FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))

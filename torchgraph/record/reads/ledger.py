@@ -182,7 +182,7 @@ class Ledger:
         row = self._rows[key]
         if self.is_outside(source.owner):
             row.outer = True
-            if not (row.own or self._came(row, value)):
+            if not (row.own or self._is_new(row, value)):
                 self.mark(value)
         if use < Use.NAMED:
             row.replaced = True
@@ -195,7 +195,7 @@ class Ledger:
         row.identified |= use is Use.COMPARED and type(value) in (int, float)
         return key
 
-    def _came(self, row: Row, value: object) -> bool:
+    def _is_new(self, row: Row, value: object) -> bool:
         """True for an object that the step has made and put where something else lay before.
 
         All attributes that it has were absent when the step first met them.
