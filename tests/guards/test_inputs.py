@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from torchgraph import _extension
 from torchgraph._torch import addresses
-from torchgraph.guards import starts_of_like
+from torchgraph.guards import starts_apart_of_like, starts_of_like
 from torchgraph.guards.layout import layout
 
 module: Any = _extension.guards()
@@ -112,6 +113,41 @@ def test_inputs_that_share_memory_or_have_none():
     assert empty((torch.zeros(0),)) is None
 
 
+def in_one(*places: int) -> tuple[torch.Tensor, ...]:
+    """Tensors of 24 elements, each with a storage of its own around one NumPy array."""
+    memory = np.zeros(200, np.float32)
+    return tuple(torch.from_numpy(memory[place : place + 24]).view(4, 6) for place in places)
+
+
+@pytest.mark.parametrize(
+    ("places", "apart"),
+    [
+        ((0, 24, 48), True),
+        ((48, 0, 24), True),
+        ((0, 23, 48), False),
+        ((48, 100, 25), False),
+        ((0, 0, 100), False),
+    ],
+)
+def test_storages_that_begin_within_others(places, apart):
+    tensors = in_one(*places)
+    of_like = starts_apart_of_like(tuple(torch.zeros(4, 6) for _ in places))
+    assert of_like is not None
+    found = of_like(tensors)
+    assert found == (tuple(starts(*tensors)) if apart else None)
+
+
+def test_how_far_a_part_of_something_larger_reaches():
+    """From the start of its storage: the batch after it may begin there, not before."""
+    memory = np.zeros(200, np.float32)
+    base, behind = torch.from_numpy(memory[:100]), torch.from_numpy(memory[60:]).narrow(0, 0, 4)
+    of_like = starts_apart_of_like((torch.zeros(4), torch.zeros(4)))
+    assert of_like is not None
+    assert of_like((base[56:60], behind)) is not None
+    assert of_like((base[57:61], behind)) is None
+    assert of_like((base[10:14], behind)) is not None
+
+
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -126,6 +162,15 @@ def test_no_other_inputs_are_compared_in_memory(tensor):
 
 
 def test_wrong_inputs():
-    for arguments in ((1, layout(), ()), (torch.Tensor, (1,), ()), (torch.Tensor, layout(), (1,))):
+    x = torch.zeros(3)
+    for arguments in (
+        (1, layout(), (), ()),
+        (torch.Tensor, (1,), (), ()),
+        (torch.Tensor, layout(), (1,), ((4, 4),)),
+        (torch.Tensor, layout(), (x,), (("a", 4),)),
+        (torch.Tensor, layout(), (x,)),
+    ):
         with pytest.raises(TypeError):
             module.Inputs(*arguments)
+    with pytest.raises(ValueError, match="an extent for each tensor"):
+        module.Inputs(torch.Tensor, layout(), (x,), ())

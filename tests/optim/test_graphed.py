@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
@@ -567,3 +568,28 @@ def test_what_is_refused():
             tg.optim.Graphed(plain, **wrong)
     with pytest.raises(InvalidOption, match="without arguments"):
         tg.optim.Graphed(plain, ema=3)
+
+
+def test_gradients_that_lie_in_one_memory_are_clipped_as_in_eager():
+    """Storages of their own around one array, which overlap in some calls."""
+
+    def run(graphed: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        parameters = [torch.nn.Parameter(torch.randn(24)) for _ in range(3)]
+        optimizer: Any = torch.optim.SGD(parameters, 0.1, momentum=0.9)
+        if graphed:
+            optimizer = tg.optim.Graphed(optimizer, clip_grad_norm=0.5)
+        memory = np.random.RandomState(0).randn(200).astype(np.float32)
+        for number in range(12):
+            second = 20 if number in (6, 9) else 24
+            for parameter, place in zip(parameters, (0, second, 60), strict=True):
+                parameter.grad = torch.from_numpy(memory[place : place + 24])
+            if not graphed:
+                clip_grad_norm_(parameters, 0.5)
+            optimizer.step()
+        if graphed:
+            assert optimizer.graph.report().calls.programs >= 6
+        return [parameter.detach() for parameter in parameters]
+
+    for expected, found in zip(run(False), run(True), strict=True):
+        assert same_bits(found, expected)

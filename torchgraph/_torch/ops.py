@@ -37,10 +37,9 @@ def fast_op(op: OpOverload) -> Callable[..., Any]:
 
 
 def op_functions(name: str) -> list[Callable[..., Any]]:
-    """Bindings that may reach the ATen op ``name``: functions, or the method of an in-place op."""
-    holders = (
-        [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
-    )
+    """Bindings that may reach the ATen op ``name``: the method of an in-place op, functions."""
+    methods = [torch._C.TensorBase] if name.endswith("_") else []
+    holders = [*methods, torch._C._VariableFunctions, torch._C._nn]
     return [getattr(holder, name) for holder in holders if hasattr(holder, name)]
 
 

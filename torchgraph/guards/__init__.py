@@ -22,5 +22,9 @@ from .names import Name as Name, Names as Names
 from .optimizers import OwnState as OwnState
 from .scripts import Scripts as Scripts, is_script as is_script
 from .sharing import Alias as Alias
-from .tensors import Starts as Starts, starts_of_like as starts_of_like
+from .tensors import (
+    Starts as Starts,
+    starts_apart_of_like as starts_apart_of_like,
+    starts_of_like as starts_of_like,
+)
 from .values import ValueGuard as ValueGuard

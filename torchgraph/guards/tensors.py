@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from .. import _extension
 from .._torch import is_view, tensor_guards
+from ..ir.aliasing import span
 from .compiled import CompiledChecks
 from .layout import layout
 
@@ -75,12 +76,34 @@ def starts_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
     require no gradient and share no memory. None where nothing is compiled, or for others than
     plain tensors.
     """
+    inputs = _inputs_like(tensors)
+    return None if inputs is None else inputs.starts
+
+
+def starts_apart_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
+    """`starts_of_like` for tensors that are written: a storage may not begin within another one."""
+    inputs = _inputs_like(tensors)
+    return None if inputs is None else inputs.starts_apart
+
+
+class _Inputs(Protocol):
+    """`torchgraph._guards.Inputs`."""
+
+    starts: Starts
+    starts_apart: Starts
+
+
+def _inputs_like(tensors: tuple[torch.Tensor, ...]) -> _Inputs | None:
     module = _extension.guards()
     plain = all(type(t) is torch.Tensor and has_place(t) and not t.requires_grad for t in tensors)
     if module is None or not tensors or not plain:
         return None
-    starts: Starts = module.Inputs(torch.Tensor, layout(), tensors).starts
-    return starts
+    extents = []
+    for tensor in tensors:
+        first, end = span(tensor)
+        extents.append((end - first, tensor.itemsize))
+    inputs: _Inputs = module.Inputs(torch.Tensor, layout(), tensors, tuple(extents))
+    return inputs
 
 
 def _checks(

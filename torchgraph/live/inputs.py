@@ -36,6 +36,8 @@ class Call(NamedTuple):
     """Arguments that `build` is to be given as they are: they cannot be bound."""
     contents: Contents | None = None
     """What the arguments held before the step, if that was noted: the step may change them."""
+    disjoint: bool = False
+    """True where its tensors are known to be plain ones, none of which shares memory."""
 
     def noted(self) -> Call:
         """The call, with what its arguments hold now."""

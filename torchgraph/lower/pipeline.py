@@ -31,7 +31,7 @@ from .split import split
 from .variants import variant
 from .write.around import Labels
 from .write.executable import Executable
-from .write.writer import write
+from .write.step import write
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from .lowered import Composite, Lowered
 from .plan import Plan
 from .write.around import Around, Labels
 from .write.executable import Executable
-from .write.writer import rewritten
+from .write.step import rewritten
 
 
 def variant(lowered: Lowered, what: str, around: Callable[[], Around]) -> Lowered:

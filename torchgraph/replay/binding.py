@@ -59,8 +59,9 @@ class Binding:
             values[i] = root[key]
         for i, leaf in self._nested_numbers:
             values[i] = leaf.read()
-        for i, tensor in zip(self._inputs, call.tensors, strict=True):
-            values[i] = local(tensor)
+        tensors = call.tensors if call.disjoint else map(local, call.tensors)
+        for i, tensor in zip(self._inputs, tensors, strict=True):
+            values[i] = tensor
             if i in self._restrided and tensor.storage_offset():
                 raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
         if self._moves != moves():
@@ -95,6 +96,8 @@ class Binding:
 
     def _check_written(self, call: Call) -> None:
         """Raise SharedMemory where an argument that the step writes shares memory otherwise."""
+        if call.disjoint and self._memory.isdisjoint(call.memory):
+            return
         written = [call.tensors[number] for number in self._written_inputs]
         if not storages_overlap(written, call.tensors) and not any(map(self._is_held, written)):
             return

@@ -1,5 +1,6 @@
 #include "inputs.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -9,6 +10,16 @@
 namespace torchgraph {
 namespace {
 
+// How far a tensor reaches from its first element, and how large an element is, in bytes.
+struct Extent {
+  int64_t reach, element;
+};
+
+// Of a storage: from its start to where a tensor in it ends.
+struct Span {
+  const char *start, *end;
+};
+
 struct Inputs {
   PyObject_HEAD
   PyTypeObject* type;
@@ -16,7 +27,9 @@ struct Inputs {
   Py_ssize_t count;
   char* metadata;      // of one tensor after the other
   uint64_t* compared;  // for each word of that: the bits that another tensor must have too
+  Extent* extents;
   const void** starts;
+  Span* spans;
 };
 
 Inputs* inputs_of(PyObject* self) { return reinterpret_cast<Inputs*>(self); }
@@ -71,23 +84,63 @@ const void* start_of(const Inputs& inputs, PyObject* tensor, Py_ssize_t position
   return read<const void*>(read<const void*>(impl, layout.storage), layout.start);
 }
 
-PyObject* starts(PyObject* self, PyObject* tensors) {
-  Inputs& inputs = *inputs_of(self);
-  if (!PyTuple_Check(tensors) || PyTuple_Size(tensors) != inputs.count) Py_RETURN_NONE;
+// Notes where the memory of each starts; false when one of them is not like the earlier ones.
+bool note_starts(Inputs& inputs, PyObject* tensors) {
+  if (!PyTuple_Check(tensors) || PyTuple_Size(tensors) != inputs.count) return false;
   for (Py_ssize_t i = 0; i < inputs.count; ++i) {
-    const void* start = start_of(inputs, PyTuple_GetItem(tensors, i), i);
-    if (!start) Py_RETURN_NONE;
-    for (Py_ssize_t j = 0; j < i; ++j) {
-      if (inputs.starts[j] == start) Py_RETURN_NONE;
-    }
-    inputs.starts[i] = start;
+    inputs.starts[i] = start_of(inputs, PyTuple_GetItem(tensors, i), i);
+    if (!inputs.starts[i]) return false;
   }
+  return true;
+}
+
+bool differ(const Inputs& inputs) {
+  for (Py_ssize_t i = 0; i < inputs.count; ++i) {
+    for (Py_ssize_t j = 0; j < i; ++j) {
+      if (inputs.starts[j] == inputs.starts[i]) return false;
+    }
+  }
+  return true;
+}
+
+// Whether they lie in storages of their own, none of which begins within another tensor: storages
+// that were made around one memory, as that of a NumPy array, may.
+bool are_apart(const Inputs& inputs, PyObject* tensors) {
+  for (Py_ssize_t i = 0; i < inputs.count; ++i) {
+    const auto* impl = read<const char*>(PyTuple_GetItem(tensors, i), inputs.layout.impl);
+    const auto* start = static_cast<const char*>(inputs.starts[i]);
+    const Extent& extent = inputs.extents[i];
+    const int64_t first = read<int64_t>(impl, inputs.layout.offset) * extent.element;
+    inputs.spans[i] = {start, start + first + extent.reach};
+  }
+  std::sort(inputs.spans, inputs.spans + inputs.count,
+            [](const Span& one, const Span& other) { return one.start < other.start; });
+  for (Py_ssize_t i = 1; i < inputs.count; ++i) {
+    const Span &before = inputs.spans[i - 1], &span = inputs.spans[i];
+    if (before.start == span.start || before.end > span.start) return false;
+  }
+  return true;
+}
+
+PyObject* as_tuple(const Inputs& inputs) {
   PyObject* found = PyTuple_New(inputs.count);
   for (Py_ssize_t i = 0; found && i < inputs.count; ++i) {
     PyObject* number = PyLong_FromVoidPtr(const_cast<void*>(inputs.starts[i]));
     if (!number || PyTuple_SetItem(found, i, number) < 0) Py_CLEAR(found);
   }
   return found;
+}
+
+PyObject* starts(PyObject* self, PyObject* tensors) {
+  Inputs& inputs = *inputs_of(self);
+  if (!note_starts(inputs, tensors) || !differ(inputs)) Py_RETURN_NONE;
+  return as_tuple(inputs);
+}
+
+PyObject* starts_apart(PyObject* self, PyObject* tensors) {
+  Inputs& inputs = *inputs_of(self);
+  if (!note_starts(inputs, tensors) || !are_apart(inputs, tensors)) Py_RETURN_NONE;
+  return as_tuple(inputs);
 }
 
 // -1 with an exception set when it says nothing.
@@ -99,10 +152,14 @@ Py_ssize_t ndim_of(PyObject* tensor) {
 }
 
 PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *of, *tensors;
+  PyObject *of, *tensors, *extents;
   Layout layout{};
-  if (!PyArg_ParseTuple(args, "O!O&O!:Inputs", &PyType_Type, &of, to_layout, &layout, &PyTuple_Type,
-                        &tensors)) {
+  if (!PyArg_ParseTuple(args, "O!O&O!O!:Inputs", &PyType_Type, &of, to_layout, &layout,
+                        &PyTuple_Type, &tensors, &PyTuple_Type, &extents)) {
+    return nullptr;
+  }
+  if (PyTuple_Size(extents) != PyTuple_Size(tensors)) {
+    PyErr_SetString(PyExc_ValueError, "Inputs: an extent for each tensor");
     return nullptr;
   }
   for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); ++i) {
@@ -121,18 +178,22 @@ PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
   inputs.count = PyTuple_Size(tensors);
   inputs.metadata = new (std::nothrow) char[inputs.count * size_of(layout) + 1];
   inputs.compared = new (std::nothrow) uint64_t[inputs.count * words_of(layout) + 1];
+  inputs.extents = new (std::nothrow) Extent[inputs.count + 1];
   inputs.starts = new (std::nothrow) const void*[inputs.count + 1];
-  if (!inputs.metadata || !inputs.compared || !inputs.starts) {
+  inputs.spans = new (std::nothrow) Span[inputs.count + 1];
+  if (!inputs.metadata || !inputs.compared || !inputs.extents || !inputs.starts || !inputs.spans) {
     Py_DECREF(self);
     return PyErr_NoMemory();
   }
   for (Py_ssize_t i = 0; i < inputs.count; ++i) {
     PyObject* tensor = PyTuple_GetItem(tensors, i);
     const Py_ssize_t ndim = ndim_of(tensor);
-    if (ndim < 0) {
+    Py_ssize_t reach = 0, element = 0;
+    if (ndim < 0 || !PyArg_ParseTuple(PyTuple_GetItem(extents, i), "nn", &reach, &element)) {
       Py_DECREF(self);
       return nullptr;
     }
+    inputs.extents[i] = {reach, element};
     const auto* impl = read<const char*>(tensor, layout.impl);
     std::memcpy(inputs.metadata + i * size_of(layout), impl + layout.metadata.begin,
                 size_of(layout));
@@ -148,7 +209,9 @@ void inputs_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   delete[] inputs_of(self)->metadata;
   delete[] inputs_of(self)->compared;
+  delete[] inputs_of(self)->extents;
   delete[] inputs_of(self)->starts;
+  delete[] inputs_of(self)->spans;
   Py_XDECREF(inputs_of(self)->type);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
@@ -158,10 +221,14 @@ PyMethodDef methods[] = {
     {"starts", starts, METH_O,
      "starts(tensors): where the memory of each starts; None when one of them is not like the "
      "tensor that was there, requires a gradient, has no memory or that of another."},
+    {"starts_apart", starts_apart, METH_O,
+     "starts_apart(tensors): the same; also None when a storage begins within another tensor."},
     {nullptr, nullptr, 0, nullptr},
 };
 
-char doc[] = "Inputs(type, layout, tensors): what these tensors of exactly this type are like.";
+char doc[] =
+    "Inputs(type, layout, tensors, extents): what these tensors of exactly this type are like; of "
+    "each (how far it reaches from its first element, the size of an element), in bytes.";
 
 PyType_Slot slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(inputs_new)},

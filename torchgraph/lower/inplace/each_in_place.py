@@ -1,7 +1,12 @@
-"""`Each`, lowered: the body writes each row's states in place."""
+"""`Each`, lowered: the body writes each row's states in place.
+
+Rows of small tensors can run together, op by op over all of them: what an op costs besides its
+kernel is then paid once. As many do so as stay in a core's cache from one op to the next.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -19,20 +24,36 @@ RowsFunction = Callable[[Columns, Sequence[object]], Sequence[Sequence[object]]]
 """Takes columns and what is shared; returns what each row returns, or nothing."""
 
 
+_SMALL = 32 * 2**10
+"""Bytes of a row's largest tensor up to which it runs together with others."""
+_TOGETHER = 512 * 2**10
+"""Bytes of the tensors of rows that run together."""
+
+
 class EachInPlace:
     """The target of a lowered node: as `Each`, but it returns no new values of columns."""
 
     effects = Effects(mutates=True)
 
     def __init__(
-        self, each: Each, spare: Collection[int], lower: Callable[[Program], Program]
+        self,
+        each: Each,
+        spare: Collection[int],
+        lower: Callable[[Program], Program],
+        sizes: Sequence[Sequence[int]],
     ) -> None:
-        """``spare``: columns that may be written over. ``lower`` makes a body write in place."""
+        """``spare``: columns that may be written over. ``lower`` makes a body write in place.
+
+        ``sizes``: for each column the bytes of each row.
+        """
         self.__name__ = each.__name__
         self.rows = each.rows
         self.columns = each.columns
         self.body = lower(_with_spare(each.body, spare))
         self._written = frozenset({*each.written, *spare})
+        self._sizes = [sum(row) for row in zip(*sizes, strict=True)]
+        self.together = _together([max(row) for row in zip(*sizes, strict=True)], self._sizes)
+        """The numbers of rows that may run together."""
 
     def inner(self) -> list[fx.Node]:
         """The calls that one of it makes, for each row."""
@@ -47,23 +68,65 @@ class EachInPlace:
         return f"{self.__name__}_"
 
     def __call__(self, columns: Columns, shared: Sequence[object]) -> list[object]:
-        return self.calling(self._row_by_row)(columns, shared)
+        return by_output(self._row_by_row(columns, shared))
 
     def _row_by_row(self, columns: Columns, shared: Sequence[object]) -> list[tuple[object, ...]]:
         return [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
 
     @property
     def peak(self) -> int:
-        """The most bytes that a row allocates: the body was written for the largest."""
-        return peak(Lifetimes(self.body))
+        """The most bytes that it allocates: the body was written for the largest row."""
+        largest, of_one = max(self._sizes, default=0), peak(Lifetimes(self.body))
+        shares = [sum(self._sizes[row] for row in rows) / (largest or 1) for rows in self.together]
+        times: float = max([1.0, *shares])
+        return math.ceil(of_one * times)
 
-    def calling(self, function: RowsFunction) -> Callable[..., list[object]]:
-        """The call, the rows by ``function``."""
+    def parts(
+        self, columns: Sequence[Argument], together: Sequence[Sequence[int]]
+    ) -> list[list[list[Argument]]]:
+        """The columns of the rows that run together, of each such group, and then of the others."""
+        held = list(map(sequence, columns))
+        rows = [*together, self._alone(together)]
+        return [[[column[row] for row in part] for column in held] for part in rows]
 
-        def call(columns: Columns, shared: Sequence[object]) -> list[object]:
-            return by_output(function(columns, shared))
+    def calling(
+        self,
+        by_row: RowsFunction,
+        by_column: RowsFunction | None = None,
+        together: Sequence[Sequence[int]] = (),
+    ) -> Callable[..., list[object]]:
+        """A function of `parts`: each group by ``by_column``, the other rows by ``by_row``."""
+        order = [row for part in (*together, self._alone(together)) for row in part]
+        places = sorted(range(len(order)), key=order.__getitem__)
+
+        def call(parts: Sequence[Columns], shared: Sequence[object]) -> list[object]:
+            *groups, others = parts
+            rows: list[Sequence[object]] = []
+            for columns in groups:
+                assert by_column is not None
+                rows += by_column(columns, shared)
+            rows += by_row(others, shared)
+            return by_output([rows[place] for place in places] if rows else [])
 
         return call
+
+    def _alone(self, together: Sequence[Sequence[int]]) -> list[int]:
+        grouped = {row for rows in together for row in rows}
+        return [row for row in range(len(self.rows)) if row not in grouped]
+
+
+def _together(largest: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    found: list[list[int]] = []
+    room = 0
+    for row, size in enumerate(sizes):
+        if largest[row] > _SMALL:
+            continue
+        if not found or size > room:
+            found.append([])
+            room = _TOGETHER
+        found[-1].append(row)
+        room -= size
+    return [rows for rows in found if len(rows) > 1]
 
 
 def _with_spare(body: Program, spare: Collection[int]) -> Program:

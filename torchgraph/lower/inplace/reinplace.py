@@ -248,7 +248,8 @@ class _Reinplace:
             and all(self._is_spare(one, node) for one in column)
         ]
         node.args = (columns, node.args[1])
-        node.target = EachInPlace(each, spare, reinplace)
+        sizes = [[getattr(one.meta["val"], "nbytes", 0) for one in column] for column in columns]
+        node.target = EachInPlace(each, spare, reinplace, sizes)
         node.meta["val"] = list(node.meta["val"])[: each.kept] or None
         updated = {places[n]: user for n, user in results.items() if n >= 0}
         written = {user: columns[column][row] for (column, row), user in updated.items()}

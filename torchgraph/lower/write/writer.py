@@ -1,4 +1,4 @@
-"""Writing a lowered program as Python: a line for each node, constants and ops as globals."""
+"""Writing a program as a Python function: a line for each node, constants and ops as globals."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from torch import fx
 
 from ..._torch import OpOverload, schema_of
 from ..._torch.symbolic import symbolic_function
-from ...counters import counters
 from ...ir import effects
 from ...ir.aliasing import alias_sources
 from ...ir.program import SKIPPED_BY, OutputKind, Program, Role
 from ...ir.writes import written_by
-from ..inplace.each_in_place import EachInPlace
 from ..memory.arena import Arena
 from ..memory.block import Block, Told
-from ..memory.planning import MemoryPlan
-from ..pauses import Pauses, is_pause
-from .around import Around, Nothing
+from ..pauses import is_pause
+from .around import Around
 from .calls import Calls
-from .executable import Executable, returned
-from .undoing import Undoing, Write
+from .executable import returned
+from .undoing import Write
 
 _INFIX = {
     operator.add: "+",
@@ -42,62 +39,21 @@ _INFIX = {
 _LITERALS = (int, bool, str, type(None))
 
 
-def write(lowered: Program, name: str, memory: MemoryPlan) -> Executable:
-    """One Python function of a lowered program, each value freed after its last use."""
-    counters.lowers += 1
-    return _written(lowered, name, memory, Nothing())
+class Writer:
+    """Writes one function: a line for each node, constants and ops as globals.
 
-
-def rewritten(executable: Executable, what: str, around: Around) -> Executable:
-    """The same program as another function, with something around each call; equal in its bits.
-
-    Args:
-        what: it is, for tracebacks: ``labelled``.
+    It takes the values of the program's inputs as a list. Others derive from it.
     """
-    name = f"{executable.name}, {what}"
-    return _written(executable.program, name, executable.memory, around)
-
-
-def _written(lowered: Program, name: str, memory: MemoryPlan, around: Around) -> Executable:
-    writer = _Writer(lowered, name, memory.arena, around)
-    pauses = Pauses.of(lowered, writer.compile())
-    return Executable(
-        name,
-        pauses.function,
-        pauses,
-        lowered.signature,
-        returned(lowered.signature),
-        writer.source + "".join(writer.rows),
-        tuple(writer.nodes),
-        writer.first_write,
-        Undoing.of(lowered, writer.writes, len(writer.nodes) + 1),
-        writer.last_expect,
-        writer.first_write <= len(writer.nodes),
-        any(effects.of(node).random for node in lowered.nodes),
-        lowered,
-        memory,
-    )
-
-
-class _Writer:
-    """Writes one function: a line for each node, constants and ops as globals."""
 
     def __init__(
-        self,
-        program: Program,
-        name: str,
-        arena: Arena,
-        around: Around,
-        function: str = "step",
-        columns: int = 0,
+        self, program: Program, name: str, arena: Arena, around: Around, function: str = "step"
     ) -> None:
-        """``columns``: how many of the inputs are columns, over whose rows it goes; 0: no rows."""
+        """``name``: that of the program, for tracebacks; ``function``: that of the function."""
         self._program = program
         self._around = around
         self._name = function
-        self._columns = columns
         self._block = Block(arena)
-        self._margin = "        " if columns or self._block.calls else "    "
+        self._margin = "        " if self._block.calls else "    "
         """That of the lines that compute."""
         self._filename = f"<torchgraph {name}>"
         self._globals: dict[str, Any] = {}
@@ -112,7 +68,7 @@ class _Writer:
         self.last_expect = 0
         self.source = ""
         self.rows: list[str] = []
-        """The functions of `EachInPlace`, as source."""
+        """The functions that it calls, as source."""
         self._calls = Calls()
         self._states = self._memory_of_states()
         outputs = zip(returned(program.signature), program.results, strict=True)
@@ -122,8 +78,7 @@ class _Writer:
 
     def compile(self) -> Callable[..., Any]:
         """The function, with its source registered for tracebacks."""
-        names = [node.name for node in self._program.placeholders]
-        for line in self._opening(names):
+        for line in self._opening([node.name for node in self._program.placeholders]):
             self._add(line, None)
         dying = self._last_uses()
         branch = None
@@ -137,8 +92,8 @@ class _Writer:
             branch = flag
             indent = margin if branch is None else f"{margin}    "
             self._add_node(node, line, indent, dying.get(node, ()))
-        if self._columns:
-            self._add("    return rows", None)
+        for line in self._closing():
+            self._add(line, None)
         self.first_write = self.first_write or len(self._lines) + 1
         self.source = "\n".join(self._lines) + "\n"
         code = compile(self.source, self._filename, "exec")
@@ -177,26 +132,16 @@ class _Writer:
             self._add(f"{indent}{closing}", node)
 
     def _opening(self, names: list[str]) -> list[str]:
-        """What comes before the first op."""
-        if not self._columns:
-            opening = [f"def {self._name}(inputs):", f"    {_targets(names)} = inputs"]
-            opening += [f"    {line}" for line in self._around.beginning(self._bind)]
-            if self._block.calls:
-                opening.append(f"    with {self._bind(self._block, 'arena')}:")
-            return opening
-        opening = [
-            f"def {self._name}(columns, shared):",
-            f"    {_targets(names[self._columns :])} = shared",
-            "    rows = []",
-        ]
-        targets = f"{_targets(names[: self._columns])} in"
-        number = self._free("row_number")
-        around = self._around.row(number, self._bind)
-        if not around:
-            return [*opening, f"    for {targets} zip(*columns, strict=True):"]
-        self._margin += "    "
-        counted = f"    for {number}, ({targets.removesuffix(' in')}) in"
-        return [*opening, f"{counted} enumerate(zip(*columns, strict=True)):", f"        {around}"]
+        """What comes before the first op. ``names``: those of the inputs."""
+        opening = [f"def {self._name}(inputs):", f"    {targets(names)} = inputs"]
+        opening += [f"    {line}" for line in self._around.beginning(self._bind)]
+        if self._block.calls:
+            opening.append(f"    with {self._bind(self._block, 'arena')}:")
+        return opening
+
+    def _closing(self) -> list[str]:
+        """What comes after the line of the last node."""
+        return []
 
     def _branch(self, name: str) -> Iterator[str]:
         """What opens a block that does not run where the SKIP output of that name is not 0."""
@@ -213,11 +158,7 @@ class _Writer:
         if node.op == "placeholder":
             return ""
         if node.op == "output":
-            returned = "".join(f"{self._value(item)}, " for item in self._program.results)
-            found = f"({returned.rstrip()})"
-            if self._columns:
-                return f"rows.append({found})" if returned else ""
-            return f"return {found}"
+            return self._output()
         if node.op == "get_attr":
             self._globals[node.name] = getattr(self._program.gm, str(node.target))
             return ""
@@ -225,6 +166,13 @@ class _Writer:
             flags = self._value(node.args[0])
             return f"yield {self._bind(torch.stack, 'stack')}({flags})"
         return self._call(node) if effects.of(node).expects else f"{node.name} = {self._call(node)}"
+
+    def _output(self) -> str:
+        return f"return {self._results()}"
+
+    def _results(self) -> str:
+        returned = "".join(f"{self._value(item)}, " for item in self._program.results)
+        return f"({returned.rstrip()})"
 
     def _call(self, node: fx.Node) -> str:
         call = self._block.calls.get(node, node)
@@ -242,20 +190,9 @@ class _Writer:
         target: Any = node.target
         if target is symbolic_function("sqrt"):
             target = math.sqrt
-        if isinstance(target, EachInPlace):
-            return self._bind(self._each(target), target.__name__)
         if isinstance(target, OpOverload):
             return self._bind(self._calls.best(node), schema_of(target).name.split("::")[-1])
         return self._bind(target, getattr(target, "__name__", "call"))
-
-    def _each(self, target: EachInPlace) -> Callable[..., list[Any]]:
-        name = f"{target.__name__}_{len(self.rows)}"
-        told = f"{self._filename[12:-1]}, {name}"
-        around = self._around.in_rows(target.rows)
-        writer = _Writer(target.body, told, Arena(), around, name, target.columns)
-        function = writer.compile()
-        self.rows.append(f"\n{writer.source}")
-        return target.calling(function)
 
     def _value(self, value: Any) -> str:
         if isinstance(value, fx.Node):
@@ -319,7 +256,7 @@ class _Writer:
         return found if writes else frozenset()
 
 
-def _targets(names: Sequence[str]) -> str:
+def targets(names: Sequence[str]) -> str:
     """What a sequence of that many values is unpacked into."""
     return f"{', '.join(names)}," if names else "()"
 

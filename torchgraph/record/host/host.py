@@ -15,12 +15,16 @@ from typing import Any, Protocol
 import torch
 
 from ..._torch.distributed.held import local
+from ...guards import Starts, starts_apart_of_like
 from ...ir.program import TensorMeta
 from ...library.expect import ValueMoved
 from ...live.inputs import Call
 from ...live.step import Leaf
 from .kept import Bounded, Filled, HaveGradients, Keyed, Pair, Shares, ValueAtEntry
 from .trees import Filling, constant, settle
+
+_LESSONS = 4
+"""So often a compiled check is made anew for tensors that are not like those before."""
 
 
 class Destination(Protocol):
@@ -152,13 +156,23 @@ class Host:
             raise ValueMoved("", "", other="one tensor is two now, or two are one")
         if not self.read:
             return call
-        there = [leaf.now() if found is None else found.get(leaf.fqn) for leaf, _ in self.read]
+        there = self._there() if found is None else [found.get(leaf.fqn) for leaf, _ in self.read]
+        together = [*call.tensors, *there]
+        if starts := self._apart.starts(together):
+            return call._replace(tensors=together, memory=starts, disjoint=True)
         tensors = self._checked(there)
-        starts = [local(tensor).untyped_storage().data_ptr() for tensor in tensors]
-        memory = [*call.memory, *starts]
-        if len(set(memory)) != len(memory) and not self._are_apart(starts):
+        starts_there = [local(tensor).untyped_storage().data_ptr() for tensor in tensors]
+        memory = [*call.memory, *starts_there]
+        if len(set(memory)) != len(memory) and not self._are_apart(starts_there):
             raise ValueMoved("", "", other="tensors that were apart share memory")
-        return call._replace(tensors=[*call.tensors, *tensors], memory=memory)
+        self._apart.learn(together)
+        return call._replace(tensors=together, memory=memory)
+
+    def _there(self) -> list[Any]:
+        """What lies now in the places that the program reads."""
+        if self._reads_gradients_alone:
+            return [leaf.root.parameter.grad for leaf, _ in self.read]
+        return [leaf.now() for leaf, _ in self.read]
 
     def _checked(self, there: list[Any]) -> list[torch.Tensor]:
         """What lies in the places that the program reads. Raises ValueMoved."""
@@ -168,6 +182,14 @@ class Host:
                 if not isinstance(tensor, torch.Tensor) or not meta.is_of(tensor):
                     raise ValueMoved("", "", other=f"{leaf.fqn} is not like before")
         return there
+
+    @cached_property
+    def _apart(self) -> _Apart:
+        return _Apart()
+
+    @cached_property
+    def _reads_gradients_alone(self) -> bool:
+        return all(isinstance(leaf.root, GradientOf) for leaf, _ in self.read)
 
     @cached_property
     def _read_like(self) -> tuple[list[object], ...]:
@@ -200,6 +222,24 @@ class Host:
         for action in self.actions:
             args, kwargs = filling.filled((action.args, action.kwargs))
             action.call(*args, **kwargs)
+
+
+class _Apart:
+    """The compiled check of the tensors that a program takes, made for those of a run."""
+
+    def __init__(self) -> None:
+        self._like: Starts | None = None
+        self._lessons = 0
+
+    def starts(self, tensors: Sequence[object]) -> tuple[int, ...] | None:
+        """Where each starts; None unless it is like one that was learnt, and none overlap."""
+        return None if self._like is None else self._like(tuple(tensors))
+
+    def learn(self, tensors: Sequence[torch.Tensor]) -> None:
+        """These can be served. What is different in each call is not learnt for ever."""
+        if self._lessons < _LESSONS:
+            self._lessons += 1
+            self._like = starts_apart_of_like(tuple(tensors))
 
 
 def flags(name: str, left: Iterable[tuple[object, bool]]) -> Iterator[Assigned]:
