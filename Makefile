@@ -39,8 +39,11 @@ demo: $(READY)
 # A process for each core, up to four: each takes one thread and about a gigabyte.
 IN_PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 
+# The trainers run in processes of their own: a million objects of theirs would make the scans of
+# Python's heap in other tests slow.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" $(IN_PARALLEL)
+	$(BIN)/python -m pytest -m "not slow" $(IN_PARALLEL) --ignore tests/integrations
+	$(BIN)/python -m pytest -m "not slow" $(IN_PARALLEL) tests/integrations
 
 # The site, from site/index.html on. A warning is an error. All is built anew: what is gone leaves nothing.
 docs: $(READY)
@@ -57,7 +60,8 @@ $(LIBRARIES): $(READY)
 	touch $(LIBRARIES)
 
 test-all: $(LIBRARIES)
-	$(BIN)/python -m pytest $(IN_PARALLEL)
+	$(BIN)/python -m pytest $(IN_PARALLEL) --ignore tests/integrations
+	$(BIN)/python -m pytest $(IN_PARALLEL) tests/integrations
 	PYTHONPATH=$(LIBRARIES) $(BIN)/python -m pytest tests/parity/test_timm.py tests/integrations/test_timm.py
 
 # The compiled parts under address and undefined-behaviour checks.

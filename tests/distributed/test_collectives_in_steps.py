@@ -124,10 +124,10 @@ def _said(change: Callable, rank: int) -> str:
     return "nothing"
 
 
-def _in_flight(rank: int) -> dict[str, Any]:
+def _in_flight(rank: int, options: tuple[str, ...]) -> dict[str, Any]:
     """Waits are delayed; until then nothing writes what a gather reads: no op, arena or region."""
     found: dict[str, Any] = {}
-    for option in ("", "arena", "inductor"):
+    for option in options:
         weight = nn.Parameter(torch.arange(4.0))
 
         def body(x: torch.Tensor, weight: nn.Parameter = weight) -> torch.Tensor:
@@ -228,8 +228,15 @@ def _work(rank: int) -> dict[str, Any]:
         "eager": {name: _trained(lambda body: body, one, rank)[:2] for name, one in WAYS.items()},
         "programs": {name: _ops(_trained(tg.step, one, rank)[2]) for name, one in WAYS.items()},
         "refused": {name: _said(one, rank) for name, one in REFUSED.items()},
-        "in flight": _in_flight(rank),
-        "shapes": {backend: _other_shapes(rank, backend) for backend in ("aten", "inductor")},
+        "in flight": _in_flight(rank, ("", "arena")),
+        "shapes": {"aten": _other_shapes(rank, "aten")},
+    }
+
+
+def _work_with_inductor(rank: int) -> dict[str, Any]:
+    return {
+        "in flight": _in_flight(rank, ("inductor",)),
+        "shapes": {"inductor": _other_shapes(rank, "inductor")},
         "compiled": _compiled(rank),
     }
 
@@ -242,6 +249,20 @@ def _ops(step: Any) -> tuple[int, list[str]]:
 @pytest.fixture(scope="module")
 def ranks() -> list[dict[str, Any]]:
     return run(_work, 2)
+
+
+@pytest.fixture(scope="module")
+def ranks_with_inductor() -> list[dict[str, Any]]:
+    return run(_work_with_inductor, 2)
+
+
+INDUCTOR = pytest.param("inductor", marks=pytest.mark.slow)
+
+
+def _ranks_of(backend: str, request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    name = "ranks_with_inductor" if backend == "inductor" else "ranks"
+    found: list[dict[str, Any]] = request.getfixturevalue(name)
+    return found
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -263,9 +284,9 @@ def test_one_that_no_program_can_hold(ranks, name):
         assert name in rank["refused"][name]
 
 
-@pytest.mark.parametrize("option", ["", "arena", "inductor"])
-def test_memory_that_a_collective_reads(ranks, option):
-    for rank in ranks:
+@pytest.mark.parametrize("option", ["", "arena", INDUCTOR])
+def test_memory_that_a_collective_reads(option, request):
+    for rank in _ranks_of(option, request):
         found = rank["in flight"][option]
         assert found["runs"] >= 3
         assert found["close"]
@@ -276,9 +297,9 @@ def test_memory_that_a_collective_reads(ranks, option):
 
 
 @pytest.mark.parametrize("kind", ["graph", "step"])
-@pytest.mark.parametrize("backend", ["aten", "inductor"])
-def test_a_rank_records_while_another_replays(ranks, backend, kind):
-    for rank in ranks:
+@pytest.mark.parametrize("backend", ["aten", INDUCTOR])
+def test_a_rank_records_while_another_replays(backend, kind, request):
+    for rank in _ranks_of(backend, request):
         losses, parameters, runs = rank["shapes"][backend][kind]
         expected, others, _ = rank["shapes"][backend]["eager"]
         assert runs >= 24  # three programs are made, each confirmed where all have one
@@ -287,8 +308,9 @@ def test_a_rank_records_while_another_replays(ranks, backend, kind):
             torch.testing.assert_close(one, other, rtol=0, atol=0 if backend == "aten" else 1e-5)
 
 
-def test_buckets_travel_beside_compiled_regions(ranks):
-    for rank in ranks:
+@pytest.mark.slow
+def test_buckets_travel_beside_compiled_regions(ranks_with_inductor):
+    for rank in ranks_with_inductor:
         found = rank["compiled"]
         assert found["inductor"]["losses"] == pytest.approx(found["aten"]["losses"], abs=1e-5)
         source = found["inductor source"]
