@@ -146,7 +146,7 @@ class _GCN(nn.Module):
 
 def _gcn() -> Work:
     """A graph of the size of Cora: 2,708 nodes of 1,433 features, 10,556 edges, 140 labels."""
-    model = _GCN(2708, 10556, 1433, 64, 7)
+    model = _GCN(2708, 10556, 1433, 96, 7)
     x, labels = torch.rand(2708, 1433), torch.randint(7, (140,))
     return Work(model, x, labels, lambda logits, y: F.cross_entropy(logits[:140], y))
 
@@ -157,7 +157,7 @@ class _Messages(nn.Module):
     Nodes (N, F) of molecules of ``size`` atoms each go in, one number for each molecule comes out.
     """
 
-    def __init__(self, features: int, nodes: int, edges: int, size: int, width: int = 96) -> None:
+    def __init__(self, features: int, nodes: int, edges: int, size: int, width: int = 128) -> None:
         super().__init__()
         self.size = size
         molecule = torch.randint(nodes // size, (edges,)) * size

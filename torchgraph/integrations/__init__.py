@@ -17,6 +17,10 @@ from ..errors import NotSupported
 FRAMEWORKS = ("lightning", "transformers")
 """The modules of this package; the distribution that each needs, and its extra, have its name."""
 
+CACHE_SIZE = 16
+"""Programs that a trainer's step keeps: of the first, the last and other micro-batches of an
+update, each for whole batches and for the last one of an epoch."""
+
 
 def __getattr__(name: str) -> ModuleType:
     if name not in FRAMEWORKS:

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from ..errors import EagerWarning, NotSupported, warn
 from ..step_function import StepFunction, step
+from . import CACHE_SIZE
 
 _PRIVATE = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
 if _missing := [name for name in _PRIVATE if not hasattr(hooks, name)]:
@@ -152,6 +153,7 @@ class GraphStrategy(SingleDeviceStrategy):
         self._chooses_device = device is None
         self.graph: StepFunction = step(self._step)
         self.graph.config.set_fallback("eager")
+        self.graph.config.set_cache_size(CACHE_SIZE)
         self._log = _Log()
         self._unprofiled = PassThroughProfiler()  # a profiler's clock belongs into no program
         self._module: Any = None

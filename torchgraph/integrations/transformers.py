@@ -24,6 +24,7 @@ from transformers.training_args import ParallelMode
 from ..errors import EagerWarning, InvalidOption, warn
 from ..live.discovery import behind
 from ..step_function import step
+from . import CACHE_SIZE
 
 _CLIPPING = ("_clip_grad_norm", "_get_grad_norm")
 """What the loop of transformers 5 clips by, and where a subclass may clip in its own way; private.
@@ -60,6 +61,7 @@ class GraphTrainerMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.graph.config.set_fallback("eager")
+        self.graph.config.set_cache_size(CACHE_SIZE)
 
     @step
     def graph(

@@ -20,6 +20,9 @@ from ..options.checking import right
 from ..structure import Contents, Unfit, fault, key_of, leaves_in
 from .unread import Unread
 
+_NOTHING = ((), ())
+"""The key of a call without arguments."""
+
 
 class Call(NamedTuple):
     """One call: its tensors, and the key that tells which programs can serve it."""
@@ -160,6 +163,8 @@ class Inputs:
             found = self._starts(args)
             if found is not None and not any(map(_attributes, args)):
                 return Call(list(args), self._key, args, kwargs, found)
+        if not (args or kwargs) and 0 in self._counts:
+            return Call([], _NOTHING, (), {})
         if kwargs or len(args) not in self._counts:
             bound = self.arguments(args, kwargs)
             args, kwargs = bound.args, bound.kwargs

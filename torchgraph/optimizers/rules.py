@@ -52,32 +52,30 @@ def refusal(
     ``given``: the user's code calls the step, ``where``, with a closure if it takes one. How often
     that is evaluated is seen in the recording.
     """
+    what, fix = _refused(optimizer, given=given)
+    if not what:
+        return None
+    return UnsupportedOptimizer(what, where=where or added_at.get(optimizer), fix=fix)
+
+
+def _refused(optimizer: Optimizer, *, given: bool) -> tuple[str, str]:
+    """(why no static program can hold its step, the way out); empty texts."""
     name = type(optimizer).__name__
-    where = where or added_at.get(optimizer)
     for refused, reason in _REFUSED.items():
         if isinstance(optimizer, refused):
-            what = f"{name} cannot be part of a program: {reason}"
-            return UnsupportedOptimizer(what, where=where)
+            return f"{name} cannot be part of a program: {reason}", ""
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        return UnsupportedOptimizer(
-            f"{name}(differentiable=True) cannot be part of a program: autograd does not run "
-            "through a step.",
-            where=where,
-            fix="leave differentiable out.",
-        )
-    scaled = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
-    if any(g.get("fused") for g in optimizer.param_groups) and set(scaled) != {None}:
-        return UnsupportedOptimizer(
-            f"{name}(fused=True) with a grad_scale or a found_inf cannot be part of a program yet.",
-            where=where,
-            fix="leave fused=True out.",
-        )
+        what = "cannot be part of a program: autograd does not run through a step."
+        return f"{name}(differentiable=True) {what}", "leave differentiable out."
+    if any(group.get("fused") for group in optimizer.param_groups):
+        scaled = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
+        if any(one is not None for one in scaled):
+            what = "with a grad_scale or a found_inf cannot be part of a program yet."
+            return f"{name}(fused=True) {what}", "leave fused=True out."
     if not given and needs_closure(optimizer):
-        return UnsupportedOptimizer(
-            f"{name}.step() needs a closure, which a program cannot call as often as it asks.",
-            where=where,
-        )
-    return None
+        what = "needs a closure, which a program cannot call as often as it asks."
+        return f"{name}.step() {what}", ""
+    return "", ""
 
 
 def needs_closure(optimizer: Optimizer) -> bool:

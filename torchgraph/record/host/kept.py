@@ -168,7 +168,10 @@ class HaveGradients(Keyed):
 
     def fits(self) -> bool:
         """True when it is so now."""
-        return all((gradient_of(p) is not None) is self.present for p in self.parameters)
+        for parameter in self.parameters:  # a generator takes twice as long
+            if (gradient_of(parameter) is not None) is not self.present:
+                return False
+        return True
 
 
 @dataclass(frozen=True)
