@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,17 +23,15 @@ class _Any:
 
 ANY = _Any()
 """In the place of the value of a condition."""
-_UNKNOWN = object()
-_RAISES = object()
 _NAMED = 2
 
 
 class ValueGuard:
     """Branches that Python took on the optimizer's numbers: a program of their conditions.
 
-    An optimizer asks the same of each parameter, and the answers are mostly about equal numbers: a
-    condition is computed once for all parameters with the same values, and not again until those
-    change.
+    An optimizer asks the same of each parameter, and the answers are mostly about equal numbers:
+    the conditions of one are computed once for all parameters with the same values, and not again
+    until those change.
     """
 
     def __init__(self, gm: fx.GraphModule, fqns: Sequence[str], expected: Sequence[object]) -> None:
@@ -41,9 +41,9 @@ class ValueGuard:
         """Its inputs."""
         self.expected = tuple(expected)
         """The value of each condition at capture."""
-        self._functions: list[Callable[..., object]] = []
-        self._conditions = self._by_form()
-        self._known: dict[tuple[object, ...], object] = {}
+        self._kinds: list[_Conditions] = []
+        self._rows = self._by_kind()
+        self._known: set[tuple[object, ...]] = set()
         self._held: list[object] | None = None
         """Values, none of which can change itself, with which all conditions held."""
 
@@ -59,44 +59,67 @@ class ValueGuard:
         if self._held is not None and all(map(operator.is_, values, self._held)):
             return True
         keys = list(map(_key, values))
-        known, self._known = self._known, {}
-        for form, inputs, expected in self._conditions:
-            key = (form, *[keys[i] for i in inputs])
-            found = self._known.get(key, _UNKNOWN)
-            if found is _UNKNOWN:
-                found = known.get(key, _UNKNOWN)
-                if found is _UNKNOWN:
-                    found = self._computed(form, [values[i] for i in inputs], expected)
-                self._known[key] = found
-            if found is _RAISES or (expected is not ANY and found != expected):
+        known, self._known = self._known, set()
+        for kind, inputs in self._rows:
+            key = (kind, *[keys[i] for i in inputs])
+            if key in self._known:
+                continue
+            if key not in known and not self._kinds[kind].hold([values[i] for i in inputs]):
                 return False
+            self._known.add(key)
         self._held = None if any(isinstance(v, torch.Tensor) for v in values) else [*values]
         return True
 
-    def _computed(self, form: int, values: list[object], expected: Any) -> object:
-        """What a condition comes to, as a `_key`; `_RAISES` where the user's line will raise."""
+    def _by_kind(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(kind, the inputs that it takes) of the conditions of each parameter, once.
+
+        Those belong together that read the same input that is read by the fewest: a slot.
+        """
+        positions = {n: i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder"))}
+        *_, output = self.gm.graph.nodes
+        needed = [_needed(condition) for condition in output.args[0]]
+        read = [[positions[n] for n in nodes if n.op == "placeholder"] for nodes in needed]
+        count = Counter(chain.from_iterable(read))
+        together: dict[int, list[int]] = {}
+        for number, inputs in enumerate(read):
+            rarest = min(inputs, key=lambda one: (count[one], one), default=-1)
+            together.setdefault(rarest, []).append(number)
+        kinds: dict[object, int] = {}
+        found = []
+        for numbers in together.values():
+            nodes = list(dict.fromkeys(chain.from_iterable(needed[n] for n in numbers)))
+            results = [(needed[n][-1], self.expected[n]) for n in numbers]
+            expected = tuple(ANY if value is ANY else _key(value) for _, value in results)
+            form = (_form(nodes), tuple(nodes.index(node) for node, _ in results), expected)
+            kind = kinds.setdefault(form, len(kinds))
+            if kind == len(self._kinds):
+                function = _function(self.gm, nodes, [node for node, _ in results])
+                self._kinds.append(_Conditions(function, expected))
+            found.append((kind, tuple(positions[n] for n in nodes if n.op == "placeholder")))
+        return list(dict.fromkeys(found))
+
+
+class _Conditions:
+    """Conditions on the numbers of one parameter."""
+
+    def __init__(
+        self, function: Callable[..., Sequence[object]], expected: tuple[Any, ...]
+    ) -> None:
+        """``function`` computes them all; ``expected``: the `_key` of each, or ANY."""
+        self._function, self._expected = function, expected
+
+    def hold(self, values: list[object]) -> bool:
+        """True when they are as expected; False where the user's line will raise, too."""
         try:
             with torch.no_grad():
-                found = self._functions[form](*values)
+                results = self._function(*values)
         except (ArithmeticError, ValueError):
-            return _RAISES
+            return False
         # Python saw whether a comparison holds, for which NumPy has a class of its own.
-        return _key(bool(found) if expected is not ANY and expected[0] is bool else found)
-
-    def _by_form(self) -> list[tuple[int, tuple[int, ...], Any]]:
-        """(function, the inputs that it takes, the `_key` wanted) of each condition, once."""
-        positions = {n: i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder"))}
-        forms: dict[object, int] = {}
-        found = []
-        *_, output = self.gm.graph.nodes
-        for condition, expected in zip(output.args[0], self.expected, strict=True):
-            nodes = _needed(condition)
-            form = forms.setdefault(_form(nodes), len(forms))
-            if form == len(self._functions):
-                self._functions.append(_function(self.gm, nodes))
-            inputs = tuple(positions[node] for node in nodes if node.op == "placeholder")
-            found.append((form, inputs, ANY if expected is ANY else _key(expected)))
-        return list(dict.fromkeys(found))
+        return all(
+            wanted is ANY or _key(bool(found) if wanted[0] is bool else found) == wanted
+            for found, wanted in zip(results, self._expected, strict=True)
+        )
 
 
 def _needed(condition: fx.Node) -> list[fx.Node]:
@@ -114,7 +137,7 @@ def _needed(condition: fx.Node) -> list[fx.Node]:
 
 
 def _form(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
-    """Equal for conditions that compute the same of other inputs."""
+    """Equal for nodes that compute the same of other inputs."""
     index = {node: f"%{i}" for i, node in enumerate(nodes)}
     return tuple(
         (
@@ -126,13 +149,16 @@ def _form(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
     )
 
 
-def _function(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> Callable[..., object]:
+def _function(
+    gm: fx.GraphModule, nodes: Sequence[fx.Node], results: Sequence[fx.Node]
+) -> Callable[..., Sequence[object]]:
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in sorted(nodes, key=lambda node: node.op != "placeholder"):
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(copies[nodes[-1]])
-    return function_of(gm, graph)
+    graph.output([copies[node] for node in results])
+    function: Callable[..., Any] = function_of(gm, graph)
+    return function
 
 
 def _key(value: object) -> object:
