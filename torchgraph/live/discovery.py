@@ -7,6 +7,7 @@ calls by name, too. Nothing is called, and no property is evaluated.
 from __future__ import annotations
 
 import dis
+import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -268,11 +269,15 @@ def _names(code: types.CodeType) -> set[str]:
     return {name for one in _codes(code) for name in one.co_names}
 
 
-def _globals(code: types.CodeType) -> Iterator[tuple[str, str]]:
-    """(opcode, name) of the globals that code reads and assigns."""
-    for line in chain.from_iterable(map(dis.get_instructions, _codes(code))):
-        if line.opname.endswith("_GLOBAL") or line.opname == "LOAD_NAME":
-            yield line.opname, line.argval
+@functools.lru_cache(maxsize=2048)
+def _globals(code: types.CodeType) -> tuple[tuple[str, str], ...]:
+    """(opcode, name) of the globals that code reads and assigns; each recorded call asks again."""
+    lines = chain.from_iterable(map(dis.get_instructions, _codes(code)))
+    return tuple(
+        (line.opname, line.argval)
+        for line in lines
+        if line.opname.endswith("_GLOBAL") or line.opname == "LOAD_NAME"
+    )
 
 
 def _is_users(cls: type) -> bool:

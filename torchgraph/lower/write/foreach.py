@@ -156,7 +156,10 @@ def _agree(node: fx.Node, over: OverLists, columns: Container[fx.Node]) -> bool:
             )
             for row in rows
         ]
-        found = over.function(*args, **keywords)
+        try:
+            found = over.function(*args, **keywords)
+        except (RuntimeError, TypeError):  # no such list of numbers, no such dtype
+            return False
         return all(map(same, single, found if over.written is None else args[0]))
 
 
