@@ -23,6 +23,8 @@ _LONGER_IMPL = 23 * _WORD
 _IMPL, _AUTOGRAD, _STORAGE = 22 * _WORD, 20 * _WORD, 6 * _WORD
 _COUNTS = 2 * _WORD  # a C++ object begins with its virtual table and its reference counts
 
+_MOST_UNSET = 2  # torch 2.11 has two such words, later ones have one
+
 Span = tuple[int, int]
 
 
@@ -55,10 +57,9 @@ class ImplOffsets(NamedTuple):
     """In the TensorImpl: the address of its storage."""
     start: int
     """In the storage: where its memory starts."""
-    flags: int
-    """In the TensorImpl: the word whose bits torch does not all set."""
-    unset: int
-    """Those bits of it: they are what the allocator gave."""
+    unset: tuple[tuple[int, int], ...]
+    """Words in the TensorImpl whose bits torch does not all set, and those bits: they are what the
+    allocator gave. Two pairs; (0, 0) where there is none."""
 
 
 @functools.cache
@@ -94,7 +95,7 @@ def _layout() -> ImplOffsets:
         *dimensions,
         storage,
         start,
-        *_unset(metadata, dimensions[-1]),
+        _unset(metadata, dimensions[-1]),
     )
 
 
@@ -147,7 +148,7 @@ def _metadata_within(size: int) -> Span:
     return begin, end
 
 
-def _unset(metadata: Span, dims: int) -> tuple[int, int]:
+def _unset(metadata: Span, dims: int) -> tuple[tuple[int, int], ...]:
     """The bits that differ between tensors made alike, in memory that was all zeros or all ones."""
     begin, end = metadata
     shape = (2,) * dims  # no room for more dimensions, which nobody sets either
@@ -163,8 +164,10 @@ def _unset(metadata: Span, dims: int) -> tuple[int, int]:
                     bits | word ^ known[i]
                     for i, (bits, word) in enumerate(zip(found, now, strict=True))
                 ]
-    places = [i for i, bits in enumerate(found) if bits]
-    return (begin + _WORD * _only(places), found[places[0]]) if places else (begin, 0)
+    pairs = [(begin + _WORD * i, bits) for i, bits in enumerate(found) if bits]
+    if len(pairs) > _MOST_UNSET:
+        raise _Unclear
+    return (*pairs, *[(0, 0)] * (_MOST_UNSET - len(pairs)))
 
 
 def _autograd() -> int:

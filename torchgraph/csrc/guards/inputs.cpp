@@ -52,7 +52,11 @@ uint64_t compared_at(const Layout& layout, Py_ssize_t place, Py_ssize_t ndim) {
       is_within(place, layout.strides + used, room)) {
     return 0;
   }
-  return place == layout.flags ? ~layout.unset : ~uint64_t{0};
+  uint64_t compared = ~uint64_t{0};
+  for (const Unset& unset : layout.unset) {
+    if (place == unset.word) compared = ~unset.bits;
+  }
+  return compared;
 }
 
 bool alike(const Layout& layout, const char* impl, const char* metadata, const uint64_t* compared) {

@@ -10,15 +10,18 @@ namespace torchgraph {
 
 int to_layout(PyObject* tuple, void* result) {
   auto& layout = *static_cast<Layout*>(result);
-  PyObject *no_grad, *no_view, *unset;
-  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!O!nnnnnnnO!)", &layout.impl, &layout.autograd,
+  PyObject *no_grad, *no_view, *bits, *more;
+  Unset *first = layout.unset, *second = layout.unset + 1;
+  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!O!nnnnnn((nO!)(nO!)))", &layout.impl, &layout.autograd,
                    &layout.metadata.begin, &layout.metadata.end, &layout.history.begin,
                    &layout.history.end, &layout.grad, &PyLong_Type, &no_grad, &PyLong_Type,
                    &no_view, &layout.offset, &layout.shape, &layout.strides, &layout.dims,
-                   &layout.storage, &layout.start, &layout.flags, &PyLong_Type, &unset)) {
+                   &layout.storage, &layout.start, &first->word, &PyLong_Type, &bits,
+                   &second->word, &PyLong_Type, &more)) {
     return 0;
   }
-  layout.unset = PyLong_AsUnsignedLongLong(unset);
+  first->bits = PyLong_AsUnsignedLongLong(bits);
+  second->bits = PyLong_AsUnsignedLongLong(more);
   layout.no_grad = PyLong_AsVoidPtr(no_grad);
   layout.no_view = PyLong_AsVoidPtr(no_view);
   return !PyErr_Occurred();

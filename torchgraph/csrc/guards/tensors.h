@@ -14,6 +14,12 @@ struct Span {
   Py_ssize_t begin, end;
 };
 
+// A word of which torch does not set all bits, and those bits.
+struct Unset {
+  Py_ssize_t word;
+  uint64_t bits;
+};
+
 // Where torch keeps what is compared; found by experiment (guards/layout.py).
 struct Layout {
   Py_ssize_t impl;      // in the Python object: the address of its TensorImpl
@@ -29,8 +35,7 @@ struct Layout {
   Py_ssize_t dims;      // how many dimensions there is room for there
   Py_ssize_t storage;   // in the TensorImpl: the address of its storage
   Py_ssize_t start;     // in that: where its memory starts
-  Py_ssize_t flags;     // in the metadata: a word of which torch does not set all bits
-  uint64_t unset;       // those bits
+  Unset unset[2];       // in the metadata; no word is at 0
 };
 
 // An "O&" converter of PyArg_ParseTuple, from the tuple that guards/layout.py makes.
