@@ -69,6 +69,15 @@ def is_library(filename: str) -> bool:
 
 
 @functools.cache
+def looks_on(filename: str) -> bool:
+    """True for code of torchgraph's own that is no part of a step: what it reads, no step does."""
+    parts = ("optim", "porting", "nn", "integrations")
+    return filename.startswith(_PACKAGE) and not filename.startswith(
+        tuple(_PACKAGE + name for name in parts)
+    )
+
+
+@functools.cache
 def is_installed(filename: str) -> bool:
     """True for a file of a package that pip has installed: nobody changes a line of it."""
     return filename.startswith(

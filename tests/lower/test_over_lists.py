@@ -107,14 +107,40 @@ def call(step: Callable[..., Any], *examples: Any) -> Any:
     return over_lists(node, set(program.placeholders))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_what_gives_other_bits_is_not_taken(dtype):
-    """``mul`` by a number in half precision rounds the number over lists, and not alone."""
-    x = torch.randn(9).to(dtype)
-    found = call(lambda x: [aten.mul.Tensor(x, 0.37)], x)
-    single, (listed,) = x * 0.37, torch._foreach_mul([x], 0.37)
-    assert (found is not None) is torch.equal(single, listed)
-    assert call(lambda x: [aten.mul.Scalar(x, 0.37)], x) is not None
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_in_half_precision_are_not_taken(dtype):
+    """``mul`` by a number rounds it over lists, and not alone; by some numbers that is the same."""
+    x = torch.arange(1, 400, dtype=dtype)
+    by = [0.37, 0.937, 0.9767, 0.99, 257]
+    assert any(not torch.equal(x * one, torch._foreach_mul([x], one)[0]) for one in by)
+    for one in by:
+        assert call(lambda x, one=one: [aten.mul.Tensor(x, one)], x) is None
+    assert call(lambda x: [aten.mul.Tensor(x, x)], x) is not None
+    assert call(lambda x: [aten.mul.Tensor(x, 0.37)], x.float()) is not None
+
+
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adadelta"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_of_half_precision_as_parameters(name, dtype):
+    """Gates, temperatures: a row holds one element, in which few numbers show how they round."""
+
+    class Gates(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            values = (nn.Parameter(torch.tensor(1.0 + i, dtype=dtype)) for i in range(8))
+            self.gates = nn.ParameterList(values)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return sum(gate.float() * x[i] for i, gate in enumerate(self.gates)).sin()
+
+    make = {**OPTIMIZERS, "Adadelta": torch.optim.Adadelta}[name]
+
+    def fresh() -> Setup:
+        model = Gates()
+        return Setup(model, make(model.parameters()), lambda model, x: model(x))
+
+    torch.manual_seed(0)
+    assert_parity(fresh, [(torch.randn(8),) for _ in range(20)])
 
 
 def test_it_is_tried_out_and_not_believed(monkeypatch):

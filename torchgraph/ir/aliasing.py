@@ -250,6 +250,12 @@ def _addresses(tensor: torch.Tensor) -> tuple[int, int, int]:
     return start, start + storage.nbytes(), storage_id(tensor)
 
 
+def has_gaps(tensor: torch.Tensor) -> bool:
+    """True where memory that is no element of a tensor lies between its elements."""
+    begin, end = span(tensor)
+    return end - begin > tensor.numel() * tensor.itemsize
+
+
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """True where two elements may be the same memory."""
     reach = 0

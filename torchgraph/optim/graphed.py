@@ -159,15 +159,15 @@ class Graphed(Optimizer):
         if building():  # in the program of a Graph around it
             return self._stepped(self._body, closure)
         why = self._why_eager(closure)
-        if why:
-            self._say(why)
-            return self._passed(closure)
         before, after = own_step_hooks(self.optimizer)
         given = ((), {"closure": closure})
         args, kwargs = self._told(before, given if closure is not None else ((), {}))
         closure = args[0] if args else kwargs.get("closure")
         with own_step_hooks_aside(self.optimizer):
-            if closure is not None and self._once is None:
+            if why:
+                self._say(why)
+                returned = self._passed(closure)
+            elif closure is not None and self._once is None:
                 returned = self._first_with(closure)
             else:
                 returned = self._stepped(self.graph, closure)
@@ -222,7 +222,7 @@ class Graphed(Optimizer):
         return ""
 
     def _passed(self, closure: Closure | None) -> Any:
-        """The step as it is, hooks and all."""
+        """The step as it is."""
         if closure is None:
             self.grad_norm = self._clip()
             returned = self.optimizer.step()

@@ -19,7 +19,9 @@ from torch import fx
 
 from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as, schema_of
 from ..distributed.layouts import parts_as
+from ..errors import NoProgram
 from ..ir import effects
+from ..ir.aliasing import has_gaps
 from ..ir.values import tensors_of
 
 _ADAM = (
@@ -66,11 +68,19 @@ def kernel(op: OpOverload, node: fx.Node) -> Callable[..., None] | None:
     The kernels walk over raw memory, and a convolution may lay out a gradient differently from its
     fake value, which lies as eager's does: gradients of more than two dimensions are looked at in
     each call.
+
+    Raises:
+        NoProgram: one has gaps in its memory, as ``x[::2]`` has, and the kernel reads those, too.
     """
     found = FUSED_KERNELS.get(schema_of(op).name.removeprefix("torchgraph::"))
     if found is None:
         return None
     values = list(tensors_of(node.args[1]))
+    if any(map(has_gaps, values)):
+        raise NoProgram(
+            "A fused update takes a gradient with gaps in its memory, and reads what lies in them.",
+            fix="leave fused out, or give it a gradient that is contiguous.",
+        )
     doubtful = {i: value.stride() for i, value in enumerate(values) if value.ndim > 2}
     return _laying_out(found, lambda self: doubtful) if doubtful else found
 

@@ -1,8 +1,8 @@
 """The op over lists that does to the rows of a column what an op does to one row.
 
 Torch's give the bits of a loop over single ops, but for one: in half precision ``mul_`` by a number
-computes in float32, and over lists it rounds the number first. So each is tried out, once for each
-dtype, before it takes the place of the other.
+computes in float32, and over lists it rounds the number first. Ops that mind their form are called
+one by one, therefore, and the others are tried out before they take the place of a loop.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..._torch import OpOverload, below_autograd, overload_name, schema_of
 from ..._torch.foreach import foreach
 from ...ir.bits import same
 from ...ir.values import neutral
+from ..inplace.forms import minds_form
 
 _UNARY = ("abs", "exp", "neg", "reciprocal", "sqrt")
 _BINARY = ("add", "sub", "mul", "div")
@@ -54,7 +55,7 @@ def over_lists(node: fx.Node, columns: Container[fx.Node]) -> OverLists | None:
         return None
     name = schema_of(op).name.removeprefix("aten::")
     function = foreach(name)
-    if function is None or overload_name(op) not in _OVERLOADS:
+    if function is None or overload_name(op) not in _OVERLOADS or minds_form(node):
         return None
     call = _Arguments(node, columns).of(name.removesuffix("_"))
     if call is None:

@@ -181,6 +181,8 @@ class Host:
             for (leaf, meta), tensor in zip(self.read, there, strict=True):
                 if not isinstance(tensor, torch.Tensor) or not meta.is_of(tensor):
                     raise ValueMoved("", "", other=f"{leaf.fqn} is not like before")
+        if any(tensor.is_inference() for tensor in there):
+            raise ValueMoved("", "", other="an inference tensor, which eager may not write")
         return there
 
     @cached_property
@@ -208,9 +210,10 @@ class Host:
         alone = [
             start
             for (leaf, _), start in zip(self.read, starts, strict=True)
-            if not (isinstance(leaf.root, GradientOf) and id(leaf.root.parameter) in shared)
-        ]
-        return len(set(alone) - {0}) == len(alone)
+            if start
+            and not (isinstance(leaf.root, GradientOf) and id(leaf.root.parameter) in shared)
+        ]  # what is empty starts nowhere
+        return len(set(alone)) == len(alone)
 
     def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
         """After a run of the program: ``tensors`` are all that it returned."""

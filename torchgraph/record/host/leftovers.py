@@ -14,8 +14,8 @@ from torch import nn
 from ..._torch import storage_id
 from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
+from ...lines import looks_on
 from ...live.step import Leaf
-from ..chains.resolve import is_library_file
 from .host import Assigned, Destination, GradientOf, OnArgument
 from .kept import GRAD, HaveGradients, Shares, gradient_of, where
 
@@ -42,7 +42,7 @@ class Leftovers:
         """Parameters whose gradient was dropped before anything read it."""
         self._read: dict[int, Leaf] = {}
         self._asked: set[int] = set()
-        """Tensors of whose gradient the user's code has asked."""
+        """Tensors of whose gradient the user's code or a library has asked, but to drop it."""
 
     def add(self, leaf: Leaf) -> None:
         """A tensor of the step, before the step touches its gradient."""
@@ -70,10 +70,11 @@ class Leftovers:
     def watched(self) -> Iterator[None]:
         """Notice what is dropped unread, as by ``zero_grad``: no step depends on it."""
         here, grad = threading.get_ident(), GRAD
+        dropping: list[_HasGradients] = []
 
         def asked(tensor: torch.Tensor) -> object:
-            caller = sys._getframe(1).f_code.co_filename
-            if threading.get_ident() == here and not is_library_file(caller):
+            asker = sys._getframe(1).f_code.co_filename
+            if threading.get_ident() == here and not (dropping or looks_on(asker)):
                 self._asked.add(id(tensor))
             return grad.__get__(tensor)
 
@@ -92,7 +93,11 @@ class Leftovers:
                     original(owner, *args, **kwargs)
                     return
                 unread = [p for p in _parameters_of(owner) if self._is_unread(p)]
-                original(owner, *args, **kwargs)
+                dropping.append(owner)
+                try:
+                    original(owner, *args, **kwargs)
+                finally:
+                    dropping.pop()
                 self._cleared.update(id(p) for p in unread if gradient_of(p) is None)
 
             return zero_grad
@@ -177,6 +182,7 @@ class Leftovers:
                 if (self._found[key] is not None) == present
                 if present
                 or key in self._trained
+                or key in self._asked
                 or leaf.value.requires_grad
                 or gradient_of(leaf.value) is not None
             )
