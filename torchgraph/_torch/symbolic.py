@@ -125,9 +125,11 @@ def standing_in(
     """
     with contextlib.ExitStack() as stack:
         known: set[tuple[int, int]] = set()
+        is_over = False
 
         def put_in(namespace: dict[str, Any], code: CodeType | None) -> None:
-            if (id(namespace), id(code)) not in known:
+            # A block within it that ends after it makes this the current one again.
+            if not is_over and (id(namespace), id(code)) not in known:
                 known.add((id(namespace), id(code)))
                 stack.enter_context(standing_for(namespace, names(namespace, code)))
 
@@ -135,7 +137,10 @@ def standing_in(
             put_in(namespace, None)
         token = _put_in.set(put_in)
         stack.callback(_put_in.reset, token)
-        yield
+        try:
+            yield
+        finally:
+            is_over = True
 
 
 def _without_own(namespace: dict[str, Any], code: object) -> dict[str, object]:
