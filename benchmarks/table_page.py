@@ -232,7 +232,8 @@ eager's losses to the bit in each of its first steps, or nothing is measured.
 
 With `--threads 1 --clock cpu` the steady state is processor time of the one thread: other work on
 the machine still makes it longer, but for all contenders, which take turns. The start is always
-wall clock, and so are the steps to be even: on a loaded machine an upper bound.
+wall clock, and so are the steps to be even: on a loaded machine an upper bound. `auto` before its
+switch runs the very program of `aten`: what lies between their figures is the machine's noise.
 """
 _PICTURES = """
 ![Steady state of the models, against eager](speed-steady.svg)
