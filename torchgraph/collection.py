@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,22 +18,64 @@ _Error = TypeVar("_Error", bound=BaseException)
 _Found = TypeVar("_Found")
 
 
+class _Pauses:
+    """The blocks in which nothing is collected, of all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: Counter[int] = Counter()
+        """By thread."""
+        self._enabled = False
+        """What the first of those that are open found."""
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """The child of a fork has one thread."""
+        here, was_open = threading.get_ident(), bool(self._open)
+        own = self._open[here]
+        self._lock, self._open = threading.Lock(), Counter({here: own} if own else {})
+        if was_open and not own and self._enabled:
+            gc.enable()
+
+    def begin(self) -> None:
+        """One more, in this thread."""
+        with self._lock:
+            if not self._open:
+                self._enabled = gc.isenabled()
+            self._open[threading.get_ident()] += 1
+            gc.disable()
+
+    def end(self, *, collects: bool) -> None:
+        """One is over; the last one collects what is young, if asked to."""
+        here = threading.get_ident()
+        with self._lock:
+            self._open[here] -= 1
+            if not self._open[here]:
+                del self._open[here]
+            last = not self._open and self._enabled
+        if last and collects:
+            gc.collect(1)
+        with self._lock:
+            if last and not self._open:
+                gc.enable()
+
+
+_pauses = _Pauses()
+
+
 @contextmanager
 def paused() -> Iterator[None]:
-    """Collect nothing in the block; as it was afterwards.
+    """Collect nothing in the block; as it was once no thread is in one any more.
 
     For what makes many objects and no garbage: collections are a quarter of the time then. A
     program lives long: what it is made of is looked at once, and not in each collection to come.
     """
-    enabled, made = gc.isenabled(), counters.captures
-    gc.disable()
+    made = counters.captures
+    _pauses.begin()
     try:
         yield
     finally:
-        if enabled:
-            if counters.captures > made:
-                gc.collect(1)
-            gc.enable()
+        _pauses.end(collects=counters.captures > made)
 
 
 def cached_by_class(function: Callable[[type], _Found]) -> Callable[[type], _Found]:

@@ -107,14 +107,23 @@ def call(step: Callable[..., Any], *examples: Any) -> Any:
     return over_lists(node, set(program.placeholders))
 
 
+def _times(number: float) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    return lambda x: [aten.mul.Tensor(x, number)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_numbers_in_half_precision_are_not_taken(dtype):
     """``mul`` by a number rounds it over lists, and not alone; by some numbers that is the same."""
     x = torch.arange(1, 400, dtype=dtype)
     by = [0.37, 0.937, 0.9767, 0.99, 257]
-    assert any(not torch.equal(x * one, torch._foreach_mul([x], one)[0]) for one in by)
-    for one in by:
-        assert call(lambda x, one=one: [aten.mul.Tensor(x, one)], x) is None
+
+    def listed(one: float) -> torch.Tensor:
+        (found,) = held = [x.clone()]
+        torch._foreach_mul_(held, one)
+        return found
+
+    assert any(not torch.equal(x.clone().mul_(one), listed(one)) for one in by)
+    assert all(call(_times(one), x) is None for one in by)
     assert call(lambda x: [aten.mul.Tensor(x, x)], x) is not None
     assert call(lambda x: [aten.mul.Tensor(x, 0.37)], x.float()) is not None
 
