@@ -91,11 +91,14 @@ def test_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_table_refuses_other_losses():
-    table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.00001, 0.8]})
+    table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.00001, 0.8]}, draws=False)
+    table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.01, 0.8]}, draws=True)
     with pytest.raises(SystemExit, match="torchgraph aten: other losses"):
-        table._compare_losses({EAGER: [1.0, 0.9], "torchgraph aten": [1.0, 0.9000001]})
+        table._compare_losses({EAGER: [1.0, 0.9], "torchgraph aten": [1.0, 0.9000001]}, draws=True)
     with pytest.raises(SystemExit, match="compile fused: other losses"):
-        table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.1, 0.9]})
+        table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.1, 0.9]}, draws=True)
+    with pytest.raises(SystemExit, match="compile fused"):
+        table._compare_losses({EAGER: [1.0, 0.9], "compile fused": [1.01, 0.9]}, draws=False)
 
 
 @pytest.mark.slow

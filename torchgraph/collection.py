@@ -22,7 +22,7 @@ class _Pauses:
     """The blocks in which nothing is collected, of all threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer or a handler of signals may come back
         self._open: Counter[int] = Counter()
         """By thread."""
         self._enabled = False
@@ -33,7 +33,7 @@ class _Pauses:
         """The child of a fork has one thread."""
         here, was_open = threading.get_ident(), bool(self._open)
         own = self._open[here]
-        self._lock, self._open = threading.Lock(), Counter({here: own} if own else {})
+        self._lock, self._open = threading.RLock(), Counter({here: own} if own else {})
         if was_open and not own and self._enabled:
             gc.enable()
 

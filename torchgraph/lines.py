@@ -69,11 +69,11 @@ def is_library(filename: str) -> bool:
 
 
 @functools.cache
-def looks_on(filename: str) -> bool:
+def observes_steps(filename: str) -> bool:
     """True for code of torchgraph's own that is no part of a step: what it reads, no step does."""
-    parts = ("optim", "porting", "nn", "integrations")
+    parts = ("optim", "optimizers", "porting", "nn", "integrations")
     return filename.startswith(_PACKAGE) and not filename.startswith(
-        tuple(_PACKAGE + name for name in parts)
+        tuple(_PACKAGE + name + os.sep for name in parts)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ with warnings.catch_warnings():  # it scripts functions where it is imported
     pytest.importorskip("fastai.callback.schedule")  # gives a Learner fit_one_cycle
     training = pytest.importorskip("fastai.callback.training")
 
+# Its own: of what Python and torch deprecate, of a file format that is to change.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:fastai")
 
 
@@ -32,7 +34,7 @@ class _Losses(basics.Callback):
 def _train(graphed, clip, tmp_path):
     made = []
 
-    def optimizer(params, lr, **options):  # noqa: ANN003
+    def optimizer(params, lr, **options: Any):
         made.append(torch.optim.AdamW(params, lr, **options))
         if graphed:
             made.append(tg.optim.Graphed(made[-1]))

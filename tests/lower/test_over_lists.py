@@ -181,7 +181,7 @@ def test_what_rows_return_keeps_its_order():
             super().__init__(params, {})
 
         @torch.no_grad()
-        def step(self, closure: Any = None) -> list[torch.Tensor]:  # type: ignore[override]
+        def step(self, closure: Any = None) -> list[torch.Tensor]:
             norms = []
             for group in self.param_groups:
                 for p in group["params"]:

@@ -93,13 +93,16 @@ def test_a_gradient_that_is_given_to_what_is_frozen():
             found.append(torch.cat([frozen, trained]).detach())
         return found
 
+    steps: list[Any] = []
+
     def wrap(body: Callable[[], None]) -> Any:
-        step = tg.step(body)
-        step.config.set_look_again("off")
-        return step
+        steps.append(tg.step(body))
+        steps[0].config.set_look_again("off")
+        return steps[0]
 
     for expected, found in zip(run(lambda body: body), run(wrap), strict=True):
         assert same_bits(found, expected)
+    assert steps[0].report().calls.programs >= 10
 
 
 def test_hooks_come_before_clipping_in_a_program_and_in_eager():

@@ -1,7 +1,8 @@
 """Ops over lists of tensors, as torch has them for its optimizers: ``torch._foreach_add_``.
 
-On a CPU each calls the op of its name for one tensor of the list after the other, with the same
-arguments: the results have the bits of a loop in Python (ATen/native/ForeachOpsKernels.cpp).
+On a CPU each calls the op of its name for one tensor of the list after the other
+(ATen/native/ForeachOpsKernels.cpp): that has the bits of a loop in Python, but where half precision
+meets a number.
 """
 
 from __future__ import annotations

@@ -95,10 +95,15 @@ class Binding:
         self._memory = _memory(self._leaves) if self._written_inputs else set()
 
     def _check_written(self, call: Call) -> None:
-        """Raise SharedMemory where an argument that the step writes shares memory otherwise."""
+        """Raise SharedMemory where an argument that the step writes shares memory otherwise.
+
+        And ValueMoved for an inference tensor, which eager refuses to write.
+        """
         if call.disjoint and self._memory.isdisjoint(call.memory):
             return
         written = [call.tensors[number] for number in self._written_inputs]
+        if any(tensor.is_inference() for tensor in written):
+            raise ValueMoved("", "", other="an inference tensor is written")
         if not storages_overlap(written, call.tensors) and not any(map(self._is_held, written)):
             return
         for number, tensor in zip(self._written_inputs, written, strict=True):

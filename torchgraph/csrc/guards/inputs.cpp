@@ -16,7 +16,7 @@ struct Extent {
 };
 
 // Of a storage: from its start to where a tensor in it ends.
-struct Span {
+struct Occupied {
   const char *start, *end;
 };
 
@@ -29,7 +29,7 @@ struct Inputs {
   uint64_t* compared;  // for each word of that: the bits that another tensor must have too
   Extent* extents;
   const void** starts;
-  Span* spans;
+  Occupied* occupied;
 };
 
 Inputs* inputs_of(PyObject* self) { return reinterpret_cast<Inputs*>(self); }
@@ -115,13 +115,13 @@ bool are_apart(const Inputs& inputs, PyObject* tensors) {
     const auto* start = static_cast<const char*>(inputs.starts[i]);
     const Extent& extent = inputs.extents[i];
     const int64_t first = read<int64_t>(impl, inputs.layout.offset) * extent.element;
-    inputs.spans[i] = {start, start + first + extent.reach};
+    inputs.occupied[i] = {start, start + first + extent.reach};
   }
-  std::sort(inputs.spans, inputs.spans + inputs.count,
-            [](const Span& one, const Span& other) { return one.start < other.start; });
+  std::sort(inputs.occupied, inputs.occupied + inputs.count,
+            [](const Occupied& one, const Occupied& other) { return one.start < other.start; });
   for (Py_ssize_t i = 1; i < inputs.count; ++i) {
-    const Span &before = inputs.spans[i - 1], &span = inputs.spans[i];
-    if (before.start == span.start || before.end > span.start) return false;
+    const Occupied &before = inputs.occupied[i - 1], &after = inputs.occupied[i];
+    if (before.start == after.start || before.end > after.start) return false;
   }
   return true;
 }
@@ -184,8 +184,8 @@ PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
   inputs.compared = new (std::nothrow) uint64_t[inputs.count * words_of(layout) + 1];
   inputs.extents = new (std::nothrow) Extent[inputs.count + 1];
   inputs.starts = new (std::nothrow) const void*[inputs.count + 1];
-  inputs.spans = new (std::nothrow) Span[inputs.count + 1];
-  if (!inputs.metadata || !inputs.compared || !inputs.extents || !inputs.starts || !inputs.spans) {
+  inputs.occupied = new (std::nothrow) Occupied[inputs.count + 1];
+  if (!inputs.metadata || !inputs.compared || !inputs.extents || !inputs.starts || !inputs.occupied) {
     Py_DECREF(self);
     return PyErr_NoMemory();
   }
@@ -215,7 +215,7 @@ void inputs_dealloc(PyObject* self) {
   delete[] inputs_of(self)->compared;
   delete[] inputs_of(self)->extents;
   delete[] inputs_of(self)->starts;
-  delete[] inputs_of(self)->spans;
+  delete[] inputs_of(self)->occupied;
   Py_XDECREF(inputs_of(self)->type);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);

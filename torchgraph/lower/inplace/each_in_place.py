@@ -23,7 +23,6 @@ Columns = Sequence[Sequence[object]]
 RowsFunction = Callable[[Columns, Sequence[object]], Sequence[Sequence[object]]]
 """Takes columns and what is shared; returns what each row returns, or nothing."""
 
-
 _SMALL = 32 * 2**10
 """Bytes of a row's largest tensor up to which it runs together with others."""
 _TOGETHER = 512 * 2**10
@@ -68,18 +67,15 @@ class EachInPlace:
         return f"{self.__name__}_"
 
     def __call__(self, columns: Columns, shared: Sequence[object]) -> list[object]:
-        return by_output(self._row_by_row(columns, shared))
-
-    def _row_by_row(self, columns: Columns, shared: Sequence[object]) -> list[tuple[object, ...]]:
-        return [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
+        rows = zip(*columns, strict=True)
+        return by_output([run(self.body, [*row, *shared]) for row in rows])
 
     @property
     def peak(self) -> int:
         """The most bytes that it allocates: the body was written for the largest row."""
-        largest, of_one = max(self._sizes, default=0), peak(Lifetimes(self.body))
-        shares = [sum(self._sizes[row] for row in rows) / (largest or 1) for rows in self.together]
-        times: float = max([1.0, *shares])
-        return math.ceil(of_one * times)
+        of_one, largest = peak(Lifetimes(self.body)), max(self._sizes, default=0) or 1
+        together = max((sum(self._sizes[row] for row in rows) for rows in self.together), default=0)
+        return max(of_one, math.ceil(of_one * together / largest))
 
     def parts(
         self, columns: Sequence[Argument], together: Sequence[Sequence[int]]

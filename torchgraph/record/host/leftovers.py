@@ -14,7 +14,7 @@ from torch import nn
 from ..._torch import storage_id
 from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
-from ...lines import looks_on
+from ...lines import observes_steps
 from ...live.step import Leaf
 from .host import Assigned, Destination, GradientOf, OnArgument
 from .kept import GRAD, HaveGradients, Shares, gradient_of, where
@@ -74,7 +74,7 @@ class Leftovers:
 
         def asked(tensor: torch.Tensor) -> object:
             asker = sys._getframe(1).f_code.co_filename
-            if threading.get_ident() == here and not (dropping or looks_on(asker)):
+            if threading.get_ident() == here and not (dropping or observes_steps(asker)):
                 self._asked.add(id(tensor))
             return grad.__get__(tensor)
 
