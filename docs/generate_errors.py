@@ -9,7 +9,7 @@ from types import ModuleType
 
 from torchgraph import categories, errors
 from torchgraph.distributed import errors as of_ranks
-from torchgraph.porting import errors as of_oneflow
+from torchgraph.oneflow._port import errors as of_oneflow
 
 TARGET = Path(__file__).with_name("errors.md")
 SOURCES = (errors, of_ranks, of_oneflow, categories)
@@ -18,7 +18,7 @@ HEAD = """# Errors and warnings
 What each means, what triggers it, and the way out. Catch them by class, as in
 `torchgraph.errors.GradPresent`; those of [several ranks](#several-ranks) are in
 `torchgraph.distributed.errors`, those of [scripts for OneFlow](#scripts-for-oneflow) in
-`torchgraph.porting.errors`. All errors derive from `GraphError`, all warnings from
+`torchgraph.oneflow._port.errors`. All errors derive from `GraphError`, all warnings from
 `GraphWarning`; many also derive from the built-in class that OneFlow raises in the same place. A
 message says what happened, the line of your code where it did, and the way out.
 

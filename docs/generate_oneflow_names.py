@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from torchgraph.porting.names import Name, table
+from torchgraph.oneflow._port.names import Name, table
 
 TARGET = Path(__file__).with_name("oneflow-names.md")
 HEAD = """# OneFlow's names
@@ -16,7 +16,8 @@ have an adapter, which gives OneFlow's numbers, {refused} are refused with a rea
 other name raises `NotPorted`, with the names that are near to it. How to use them:
 [from OneFlow](from-oneflow.md).
 
-This page is generated from `torchgraph/porting/names/` by `python docs/generate_oneflow_names.py`.
+This page is generated from `torchgraph/oneflow/_port/names/` by
+`python docs/generate_oneflow_names.py`.
 """
 
 

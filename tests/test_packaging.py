@@ -124,7 +124,7 @@ def test_an_sdist_has_the_sources_and_nothing_else(source, tmp_path):
     assert {m.mode & 0o777 for m in members.values()} == {0o644}
 
 
-OF_ONEFLOW = ROOT / "torchgraph" / "porting"
+OF_ONEFLOW = ROOT / "torchgraph" / "oneflow" / "_port"
 """It needs the extra of that name besides."""
 OF_FRAMEWORKS = ROOT / "torchgraph" / "integrations"
 EXTRA = {"libcst": "libcst", "pillow": "PIL", "protobuf": "google"}
@@ -377,7 +377,7 @@ def test_a_wheel_holds_the_package_alone_and_runs_from_a_zip(source, tmp_path):
 
     (tmp_path / "train.py").write_text("import torchgraph.oneflow as flow; print(flow.optim.AdamW)")
     said = train([sys.executable], tmp_path, PYTHONPATH=str(wheel))
-    assert said == "<class 'torchgraph.porting.optim.adam.AdamW'>\n"
+    assert said == "<class 'torchgraph.oneflow._port.optim.adam.AdamW'>\n"
 
 
 def text_of(archive, name) -> io.StringIO:

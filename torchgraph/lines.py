@@ -71,7 +71,7 @@ def is_library(filename: str) -> bool:
 @functools.cache
 def observes_steps(filename: str) -> bool:
     """True for code of torchgraph's own that is no part of a step: what it reads, no step does."""
-    parts = ("optim", "optimizers", "porting", "nn", "integrations")
+    parts = ("optim", "optimizers", "oneflow", "nn", "integrations")
     return filename.startswith(_PACKAGE) and not filename.startswith(
         tuple(_PACKAGE + name + os.sep for name in parts)
     )

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from torchgraph.porting.graph.graph import Graph
+from torchgraph.oneflow._port.graph.graph import Graph
 
 
 class Trains(Graph):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from torchgraph.porting.names import Name
+from torchgraph.oneflow._port.names import Name
 
 
 def _words(text: str) -> list[str]:
@@ -24,7 +24,7 @@ _ADAPTED = _words("""
 ROWS = MappingProxyType(
     {
         **{name: Name(name, f"torch.{name}", "") for name in _SAME},
-        **{name: Name(name, f"torchgraph.porting.x:{name}", "differs") for name in _ADAPTED},
+        **{name: Name(name, f"torchgraph.oneflow._port.x:{name}", "differs") for name in _ADAPTED},
         "Tensor.__floordiv__": Name("Tensor.__floordiv__", "a:b", "truncates"),
         "device": Name("device", "a:device", "with --cpu, cuda is the CPU"),
         "Tensor.cuda": Name("Tensor.cuda", "a:cuda", "with --cpu, the CPU"),

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from torchgraph.porting.records.ahead import set_workers
-from torchgraph.porting.records.fed import Fed
-from torchgraph.porting.records.format.files import write_records
-from torchgraph.porting.records.readers import OFRecordRawDecoder, OFRecordReader
+from torchgraph.oneflow._port.records.ahead import set_workers
+from torchgraph.oneflow._port.records.fed import Fed
+from torchgraph.oneflow._port.records.format.files import write_records
+from torchgraph.oneflow._port.records.readers import OFRecordRawDecoder, OFRecordReader
 
 COUNT, PARTS, BATCH = 64, 4, 6
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from torchgraph.errors import CheckpointDamaged
-from torchgraph.porting.saved import load, save_checkpoint
+from torchgraph.oneflow._port.saved import load, save_checkpoint
 
 NUMBERS = Path(__file__).parent / "numbers" / "saved.json"
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from tests.oneflow.numbers.calling import called
-from torchgraph.porting import names
-from torchgraph.porting.names import table
+from torchgraph.oneflow._port import names
+from torchgraph.oneflow._port.names import table
 
 FOLDER = Path(__file__).with_name("numbers")
 CONVOLUTIONS = ("Conv", "conv", "LSTM", "GRU", "RNN")

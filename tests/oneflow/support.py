@@ -1,4 +1,4 @@
-"""What the tests of `torchgraph.porting` share: stored numbers, and how close a value is."""
+"""What the tests of `torchgraph.oneflow._port` share: stored numbers, and how close a value is."""
 
 import json
 from pathlib import Path

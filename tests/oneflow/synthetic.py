@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from torchgraph.porting.records.format.files import write_records
+from torchgraph.oneflow._port.records.format.files import write_records
 
 SEQUENCE, PREDICTIONS, VOCABULARY = 12, 3, 40
 

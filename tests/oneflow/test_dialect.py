@@ -14,7 +14,7 @@ from torch import nn
 import torchgraph as tg
 import torchgraph.oneflow as flow
 from tests.support import settle
-from torchgraph.porting.dialect import members, speakers
+from torchgraph.oneflow._port.dialect import members, speakers
 
 X = torch.tensor([-3, 3])
 

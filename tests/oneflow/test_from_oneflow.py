@@ -8,7 +8,7 @@ import torch
 
 import torchgraph.oneflow as flow
 from torchgraph.errors import GraphError
-from torchgraph.porting.errors import NotPorted
+from torchgraph.oneflow._port.errors import NotPorted
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "from-oneflow.md").read_text(encoding="utf-8")

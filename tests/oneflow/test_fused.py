@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional
 
 import torchgraph as tg
-from torchgraph.porting.errors import NotPorted
-from torchgraph.porting.names import table
+from torchgraph.oneflow._port.errors import NotPorted
+from torchgraph.oneflow._port.names import table
 
 
 def of(name):

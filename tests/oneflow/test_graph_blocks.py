@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from torchgraph.errors import GraphError, GraphWarning, InvalidOption
-from torchgraph.porting.errors import NotPorted
-from torchgraph.porting.graph.functions import Function, inference_mode
-from torchgraph.porting.graph.graph import Graph
-from torchgraph.porting.names import table
+from torchgraph.oneflow._port.errors import NotPorted
+from torchgraph.oneflow._port.graph.functions import Function, inference_mode
+from torchgraph.oneflow._port.graph.graph import Graph
+from torchgraph.oneflow._port.names import table
 
 from .graphs import Evaluates, Trains, batch, made
 

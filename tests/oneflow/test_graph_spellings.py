@@ -16,9 +16,9 @@ from torchgraph.errors import (
     NotSupported,
     UnsupportedOptimizer,
 )
-from torchgraph.porting.errors import NotPorted
-from torchgraph.porting.graph.compiled import AlreadyCompiled
-from torchgraph.porting.graph.graph import Graph
+from torchgraph.oneflow._port.errors import NotPorted
+from torchgraph.oneflow._port.graph.compiled import AlreadyCompiled
+from torchgraph.oneflow._port.graph.graph import Graph
 
 from .graphs import Evaluates, Trains, batch, made
 

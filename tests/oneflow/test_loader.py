@@ -6,7 +6,7 @@ import torch
 
 import torchgraph as tg
 import torchgraph.oneflow as flow
-from torchgraph.porting.errors import NotPorted
+from torchgraph.oneflow._port.errors import NotPorted
 
 DATA = flow.utils.data.TensorDataset(torch.arange(12.0).reshape(6, 2))
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import torchgraph.oneflow as flow
-from torchgraph.porting import names
-from torchgraph.porting.errors import NotPorted, NotPortedModule, NotPortedName
-from torchgraph.porting.names.table import MEMBERS_OF
+from torchgraph.oneflow._port import names
+from torchgraph.oneflow._port.errors import NotPorted, NotPortedModule, NotPortedName
+from torchgraph.oneflow._port.names.table import MEMBERS_OF
 
 CSV = [one for one in files(names.__name__).iterdir() if one.name.endswith(".csv")]
 ROWS = list(names.table().values())

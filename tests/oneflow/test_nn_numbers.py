@@ -10,8 +10,8 @@ import torch
 
 from tests.oneflow.numbers.calling import calls
 from tests.oneflow.stored import differences, here, rows_of, stored, tolerance
-from torchgraph.porting.errors import NotPorted
-from torchgraph.porting.names import table
+from torchgraph.oneflow._port.errors import NotPorted
+from torchgraph.oneflow._port.names import table
 
 CASES = dict(calls("nn"))
 RECORDS = stored("nn")

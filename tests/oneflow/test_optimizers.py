@@ -11,16 +11,16 @@ from torch import nn
 import torchgraph as tg
 from tests.passes.test_model_update import fuse, update_calls
 from torchgraph.errors import InvalidOption, UnsupportedOptimizer
-from torchgraph.porting.optim.adadelta import Adadelta
-from torchgraph.porting.optim.adagrad import Adagrad
-from torchgraph.porting.optim.adam import Adam, AdamW
-from torchgraph.porting.optim.base import Optimizer
-from torchgraph.porting.optim.groups import ParamGroup
-from torchgraph.porting.optim.lamb import LAMB
-from torchgraph.porting.optim.rmsprop import RMSprop
-from torchgraph.porting.optim.schedules.plain import CosineDecayLR
-from torchgraph.porting.optim.schedules.warmup import WarmupLR
-from torchgraph.porting.optim.sgd import SGD
+from torchgraph.oneflow._port.optim.adadelta import Adadelta
+from torchgraph.oneflow._port.optim.adagrad import Adagrad
+from torchgraph.oneflow._port.optim.adam import Adam, AdamW
+from torchgraph.oneflow._port.optim.base import Optimizer
+from torchgraph.oneflow._port.optim.groups import ParamGroup
+from torchgraph.oneflow._port.optim.lamb import LAMB
+from torchgraph.oneflow._port.optim.rmsprop import RMSprop
+from torchgraph.oneflow._port.optim.schedules.plain import CosineDecayLR
+from torchgraph.oneflow._port.optim.schedules.warmup import WarmupLR
+from torchgraph.oneflow._port.optim.sgd import SGD
 
 MAKERS = {
     "SGD": lambda p: SGD(p, lr=0.1, momentum=0.9),

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import torchgraph.oneflow  # noqa: F401 its modules can be imported
-from torchgraph.porting.errors import NotPortedName
-from torchgraph.porting.names import table
+from torchgraph.oneflow._port.errors import NotPortedName
+from torchgraph.oneflow._port.names import table
 
 
 def of(name):

@@ -11,10 +11,10 @@ import pytest
 
 from tests.oneflow.port_cases import CASES, LEFT, NOT_ONEFLOW, NOTES, ROWS
 from torchgraph.cli import main
-from torchgraph.porting.codemod import files, folders, lookup, members
-from torchgraph.porting.codemod.folders import port, write
-from torchgraph.porting.codemod.report import diff, summary
-from torchgraph.porting.names import table as real_table
+from torchgraph.oneflow._port.codemod import files, folders, lookup, members
+from torchgraph.oneflow._port.codemod.folders import port, write
+from torchgraph.oneflow._port.codemod.report import diff, summary
+from torchgraph.oneflow._port.names import table as real_table
 
 PREFIXES = {name.rpartition(".")[0] for name in ROWS} - {"Tensor", "nn.Module", ""}
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from torchgraph.porting.errors import BadRecord
-from torchgraph.porting.records.format.files import Record, extents_in, write_records
-from torchgraph.porting.records.readers import OFRecordRawDecoder, OFRecordReader
+from torchgraph.oneflow._port.errors import BadRecord
+from torchgraph.oneflow._port.records.format.files import Record, extents_in, write_records
+from torchgraph.oneflow._port.records.readers import OFRecordRawDecoder, OFRecordReader
 
 GOLDEN = Path(__file__).parent / "numbers" / "ofrecord" / "part-0"
 """Written by OneFlow's own messages."""
@@ -173,16 +173,16 @@ def test_any_features(tmp_path_factory, features):
 def test_a_package_that_is_missing():
     code = (
         "import sys; sys.modules['google.protobuf'] = None\n"
-        "import torchgraph.porting.records.fed\n"
-        "import torchgraph.porting.records.images.arrangers\n"
-        "from torchgraph.porting.errors import MissingPackage\n"
+        "import torchgraph.oneflow._port.records.fed\n"
+        "import torchgraph.oneflow._port.records.images.arrangers\n"
+        "from torchgraph.oneflow._port.errors import MissingPackage\n"
         "try:\n"
-        "    import torchgraph.porting.records.readers\n"
+        "    import torchgraph.oneflow._port.records.readers\n"
         "except MissingPackage as error:\n"
         "    print(error)\n"
         "del sys.modules['google.protobuf']; sys.modules['PIL'] = None\n"
         "try:\n"
-        "    import torchgraph.porting.records.images.decoders\n"
+        "    import torchgraph.oneflow._port.records.images.decoders\n"
         "except MissingPackage as error:\n"
         "    print(error)\n"
     )

@@ -21,16 +21,16 @@ from tests.oneflow.records_kit import (
     workers as workers,
 )
 from torchgraph.errors import GraphError
-from torchgraph.porting.errors import NotPorted
-from torchgraph.porting.records import ahead
-from torchgraph.porting.records.fed import Fed
-from torchgraph.porting.records.images.arrangers import CropMirrorNormalize
-from torchgraph.porting.records.images.decoders import (
+from torchgraph.oneflow._port.errors import NotPorted
+from torchgraph.oneflow._port.records import ahead
+from torchgraph.oneflow._port.records.fed import Fed
+from torchgraph.oneflow._port.records.images.arrangers import CropMirrorNormalize
+from torchgraph.oneflow._port.records.images.decoders import (
     ImageResize,
     OFRecordImageDecoder,
     OFRecordImageDecoderRandomCrop,
 )
-from torchgraph.porting.records.readers import CoinFlip, OFRecordRawDecoder
+from torchgraph.oneflow._port.records.readers import CoinFlip, OFRecordRawDecoder
 
 MEAN, STD = [123.68, 116.779, 103.939], [58.393, 57.12, 57.375]
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from torchgraph.errors import InvalidOption
-from torchgraph.porting.errors import BadRecord, NotPorted
-from torchgraph.porting.records.images import arrangers, decoders
-from torchgraph.porting.records.images.pixels import Crops
-from torchgraph.porting.records.readers import (
+from torchgraph.oneflow._port.errors import BadRecord, NotPorted
+from torchgraph.oneflow._port.records.images import arrangers, decoders
+from torchgraph.oneflow._port.records.images.pixels import Crops
+from torchgraph.oneflow._port.records.readers import (
     CoinFlip,
     OFRecordBytesDecoder,
     OFRecordRawDecoder,

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.oneflow.records_kit import PARTS, Numbers, folder as folder, reader, workers as workers
-from torchgraph.porting.errors import BadRecord, NotPorted
-from torchgraph.porting.records.format.files import write_records
-from torchgraph.porting.records.images.decoders import OFRecordImageDecoder
-from torchgraph.porting.records.readers import OFRecordReader
+from torchgraph.oneflow._port.errors import BadRecord, NotPorted
+from torchgraph.oneflow._port.records.format.files import write_records
+from torchgraph.oneflow._port.records.images.decoders import OFRecordImageDecoder
+from torchgraph.oneflow._port.records.readers import OFRecordReader
 
 
 class Chooses(Numbers):

@@ -20,9 +20,9 @@ from tests.oneflow.saved_states import (
     value_of,
 )
 from torchgraph.errors import CheckpointDamaged, InvalidOption, NotSavable
-from torchgraph.porting.names.table import table
-from torchgraph.porting.saved import load, save, save_checkpoint
-from torchgraph.porting.saved.pickles import pickled
+from torchgraph.oneflow._port.names.table import table
+from torchgraph.oneflow._port.saved import load, save, save_checkpoint
+from torchgraph.oneflow._port.saved.pickles import pickled
 
 READ = [name for name, one in golden()["checkpoints"].items() if "value" in one]
 

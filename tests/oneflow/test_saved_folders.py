@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.oneflow.saved_states import refused, same
 from torchgraph.errors import CheckpointDamaged, CheckpointFileError
-from torchgraph.porting.saved import load
-from torchgraph.porting.saved.pickles import pickled
+from torchgraph.oneflow._port.saved import load
+from torchgraph.oneflow._port.saved.pickles import pickled
 
 
 @pytest.fixture

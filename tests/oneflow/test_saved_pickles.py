@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.oneflow.saved_states import checkpoint, refused, same, state_for_oneflow
 from torchgraph.errors import CheckpointDamaged
-from torchgraph.porting.saved import load, save_checkpoint
-from torchgraph.porting.saved.pickles import pickled, read
+from torchgraph.oneflow._port.saved import load, save_checkpoint
+from torchgraph.oneflow._port.saved.pickles import pickled, read
 
 EXAMPLES = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -12,7 +12,7 @@ from torch import nn
 import torchgraph as tg
 from tests.distributed.spawn import run
 from torchgraph.errors import GraphError
-from torchgraph.porting.saved import load, save
+from torchgraph.oneflow._port.saved import load, save
 
 CASES: dict[str, Any] = {}
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import torchgraph as tg
 from torchgraph.errors import InvalidOption
-from torchgraph.porting.optim.mixed_precision import (
+from torchgraph.oneflow._port.optim.mixed_precision import (
     GradScaler,
     autocast,
     autocast_decorator,
@@ -15,9 +15,13 @@ from torchgraph.porting.optim.mixed_precision import (
     set_autocast_cpu_dtype,
     set_autocast_gpu_dtype,
 )
-from torchgraph.porting.optim.schedules.base import LRScheduler, LrScheduler
-from torchgraph.porting.optim.schedules.compound import ChainedScheduler, LambdaLR, SequentialLR
-from torchgraph.porting.optim.schedules.plain import (
+from torchgraph.oneflow._port.optim.schedules.base import LRScheduler, LrScheduler
+from torchgraph.oneflow._port.optim.schedules.compound import (
+    ChainedScheduler,
+    LambdaLR,
+    SequentialLR,
+)
+from torchgraph.oneflow._port.optim.schedules.plain import (
     ConstantLR,
     CosineAnnealingWarmRestarts,
     ExponentialLR,
@@ -26,9 +30,9 @@ from torchgraph.porting.optim.schedules.plain import (
     PolynomialLR,
     StepLR,
 )
-from torchgraph.porting.optim.schedules.plateau import ReduceLROnPlateau
-from torchgraph.porting.optim.schedules.warmup import WarmupLR
-from torchgraph.porting.optim.sgd import SGD
+from torchgraph.oneflow._port.optim.schedules.plateau import ReduceLROnPlateau
+from torchgraph.oneflow._port.optim.schedules.warmup import WarmupLR
+from torchgraph.oneflow._port.optim.sgd import SGD
 
 
 def sgd(*rates: float) -> SGD:

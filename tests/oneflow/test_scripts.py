@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from torchgraph.porting.nn.losses import CrossEntropyLoss
-from torchgraph.porting.optim.schedules.base import LrScheduler
-from torchgraph.porting.optim.schedules.warmup import WarmupLR
-from torchgraph.porting.optim.sgd import SGD
-from torchgraph.porting.tensors.factories import tensor
+from torchgraph.oneflow._port.nn.losses import CrossEntropyLoss
+from torchgraph.oneflow._port.optim.schedules.base import LrScheduler
+from torchgraph.oneflow._port.optim.schedules.warmup import WarmupLR
+from torchgraph.oneflow._port.optim.sgd import SGD
+from torchgraph.oneflow._port.tensors.factories import tensor
 
 from . import synthetic
 from .running import run

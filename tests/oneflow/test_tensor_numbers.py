@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import torchgraph.oneflow as flow
-from torchgraph.porting import names
-from torchgraph.porting.errors import NotPorted
-from torchgraph.porting.names import table
+from torchgraph.oneflow._port import names
+from torchgraph.oneflow._port.errors import NotPorted
+from torchgraph.oneflow._port.names import table
 
 from .numbers.tensor_expressions import Bench
 

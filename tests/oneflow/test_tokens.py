@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from torchgraph.errors import InvalidOption
-from torchgraph.porting.errors import BadRecord, NotPorted
-from torchgraph.porting.graph.graph import Graph
-from torchgraph.porting.records.tokens.files import Documents
-from torchgraph.porting.records.tokens.reader import GPTIndexedBinDataReader
+from torchgraph.oneflow._port.errors import BadRecord, NotPorted
+from torchgraph.oneflow._port.graph.graph import Graph
+from torchgraph.oneflow._port.records.tokens.files import Documents
+from torchgraph.oneflow._port.records.tokens.reader import GPTIndexedBinDataReader
 
 NUMBERS = json.loads((Path(__file__).parent / "numbers" / "tokens.json").read_text())
 

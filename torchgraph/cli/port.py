@@ -27,8 +27,8 @@ def port(console: Console, root: Path, *, write: bool) -> int:
         console.print(Text(said, "bold red"))
         return 2
     # Only here: it takes torch's classes and libcst, which no other command needs.
-    folders = importlib.import_module("torchgraph.porting.codemod.folders")
-    report = importlib.import_module("torchgraph.porting.codemod.report")
+    folders = importlib.import_module("torchgraph.oneflow._port.codemod.folders")
+    report = importlib.import_module("torchgraph.oneflow._port.codemod.report")
     outcome = folders.port(root)
     if write:
         folders.write(outcome)

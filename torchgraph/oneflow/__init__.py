@@ -4,6 +4,6 @@ Touches: the table of names.
 Never: a name that the table lacks.
 """
 
-from ..porting import modules as _modules
+from ._port import modules as _modules
 
 __getattr__, __dir__ = _modules.root()

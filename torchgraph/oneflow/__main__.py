@@ -1,5 +1,5 @@
 """``python -m torchgraph.oneflow train.py ARGS``: run a script for OneFlow as it is."""
 
-from ..porting.running import main
+from ._port.running import main
 
 main()

@@ -36,7 +36,7 @@ KNOWN_MODULES = (
     "torch.optim.",
     "torchgraph.optim.",
     f"{__package__}.",
-    "torchgraph.porting.optim.",
+    "torchgraph.oneflow._port.optim.",
 )
 """Where the optimizers are whose steps and slots are known: torch's and ours."""
 

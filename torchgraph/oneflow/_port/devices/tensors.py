@@ -1,0 +1,157 @@
+"""``to_global`` and its kin, of tensors and modules.
+
+One process has the whole of each tensor: there ``to_global`` moves it to the placement's device,
+``to_local`` gives it back, and nothing is global. Several ranks: `torchgraph.to_global`, DTensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...._torch.distributed.held import is_dtensor
+from ....distributed import words
+from ....distributed.errors import PlacementMismatch
+from ..errors import NotPorted
+from . import on_cpu
+from .placement import placement as Placement
+
+
+def to_global(
+    self: Any,
+    placement: Placement | None = None,
+    sbp: Any = None,
+    *,
+    grad_sbp: Any = None,
+    check_meta: bool = True,
+    copy: bool = False,
+) -> Any:
+    """A tensor or a module on all ranks of a placement. OneFlow: ``to_global``.
+
+    Args:
+        placement: it stays where it is by default.
+        sbp: how it lies there; for one process only read.
+        grad_sbp: with several ranks not supported: a gradient lies as the tensor did.
+        check_meta: without effect: what ranks hold is always compared.
+        copy: a new tensor in any case.
+
+    Raises:
+        PlacementMismatch; NotPorted for ``grad_sbp``.
+    """
+    if _is_alone():
+        found = self if placement is None else self.to(on_cpu.meant(placement.type))
+        return (
+            found.clone() if copy and found is self and isinstance(found, torch.Tensor) else found
+        )
+    if grad_sbp is not None:
+        raise NotPorted(
+            "to_global with grad_sbp is not here: the gradient lies as the tensor did.",
+            fix="leave grad_sbp out.",
+        )
+    if placement is None and sbp is None:
+        return self
+    where = placement.words if placement is not None else None
+    found = words.to_global(self, where, sbp)
+    return _copied(found, self, copy)
+
+
+def to_local(self: Any, *, copy: bool = False) -> Any:
+    """What this rank holds. OneFlow: ``to_local``.
+
+    Raises:
+        PlacementMismatch: one of several ranks, and the tensor is local already.
+    """
+    found = self if _is_alone() and not _is_global(self) else words.to_local(self)
+    return _copied(found, self, copy)
+
+
+def _copied(found: Any, given: object, copy: bool) -> Any:
+    is_same = found is given and isinstance(found, torch.Tensor)
+    return found.clone() if copy and is_same else found
+
+
+def _is_alone() -> bool:
+    return words.env.get_world_size() == 1
+
+
+def _is_global(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and is_dtensor(tensor)
+
+
+def _placement(self: torch.Tensor) -> Placement:
+    """OneFlow: ``tensor.placement``. One process: its device, and rank 0."""
+    if not _is_global(self):
+        _check_alone("placement")
+        return Placement(self.device.type, [0])
+    return Placement.of(words.placement.of(self))
+
+
+def _sbp(self: torch.Tensor) -> tuple[words.sbp.sbp, ...]:
+    """OneFlow: ``tensor.sbp``. One process: broadcast."""
+    if not _is_global(self):
+        _check_alone("sbp")
+        return (words.sbp.broadcast,)
+    return words.sbp.of(self)
+
+
+def _check_alone(what: str) -> None:
+    if not _is_alone():
+        raise PlacementMismatch(
+            f"Only global tensors have '{what}', and this one is local.",
+            fix="x.to_global(placement, sbp), or x.device",
+        )
+
+
+placement = property(_placement)
+sbp = property(_sbp)
+is_global = property(_is_global)
+is_local = property(lambda self: not _is_global(self))
+is_lazy = property(lambda self: False)
+is_eager = property(lambda self: True)
+
+
+def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """OneFlow: ``tensor.to``, which takes a placement and sbp, too."""
+    where, how = kwargs.pop("placement", None), kwargs.pop("sbp", None)
+    if args and isinstance(args[0], Placement):
+        where, args = args[0], args[1:]
+    if where is not None or how is not None:
+        self = to_global(self, where, how)
+        if not args and not kwargs:
+            return self
+    return torch.Tensor.to(self, *map(on_cpu.meant, args), **_meant(kwargs))
+
+
+def module_to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+    """OneFlow: ``module.to``."""
+    return nn.Module.to(self, *map(on_cpu.meant, args), **_meant(kwargs))
+
+
+def cuda(self: torch.Tensor, device: Any = None, **kwargs: Any) -> torch.Tensor:
+    """OneFlow: ``tensor.cuda``."""
+    return torch.Tensor.to(self, on_cpu.cuda(device), **kwargs)
+
+
+def module_cuda(self: nn.Module, device: Any = None) -> nn.Module:
+    """OneFlow: ``module.cuda``."""
+    return nn.Module.to(self, on_cpu.cuda(device))
+
+
+def _meant(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: on_cpu.meant(value) for name, value in kwargs.items()}
+
+
+def made_global(tensor: torch.Tensor, where: Placement | None, how: Any) -> torch.Tensor:
+    """What a factory made, whole on each rank, as a tensor of a placement.
+
+    Random ones have the numbers of the first rank, as OneFlow's global factories have one seed.
+    """
+    if where is None:
+        return tensor
+    if _is_alone():
+        return tensor.to(on_cpu.meant(where.type))
+    count = where.words.shape
+    on_all = words.to_global(tensor.to(where.type), where.words, [words.sbp.broadcast] * len(count))
+    return words.to_global(on_all, where.words, how)
