@@ -124,7 +124,7 @@ def _refused(graph, kind, match):
         graph(torch.randn(4, 3))
 
 
-class Looks(nn.Linear):
+class SpotChecks(nn.Linear):
     def forward(self, x):
         y = super().forward(x)
         return y if y.abs().sum().item() < 1e9 else x
@@ -139,7 +139,7 @@ class Drawn(nn.Linear):
     ("graph", "kind", "words"),
     [
         (lambda: Line(nn.Linear(3, 3), nn.Linear(3, 3), stages=(1, 0)), StagesOutOfOrder, "Stage"),
-        (lambda: Line(nn.Linear(3, 3), Looks(3, 3)), NotPipelined, "looks at a value"),
+        (lambda: Line(nn.Linear(3, 3), SpotChecks(3, 3)), NotPipelined, "looks at a value"),
         (lambda: Line(Drawn(3, 3), nn.Linear(3, 3)), NotPipelined, "by values"),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_step_of_one_micro_batch_has_stages_too():
 
 
 def test_the_error_names_the_line():
-    graph = Line(nn.Linear(3, 3), Looks(3, 3))
+    graph = Line(nn.Linear(3, 3), SpotChecks(3, 3))
     graph(torch.randn(4, 3))
     with pytest.raises(NotPipelined) as error:
         graph(torch.randn(4, 3))

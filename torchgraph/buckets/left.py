@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..record.host.host import Host
-from ..record.host.trees import AliasSlot, ArgumentSlot, ContentsTree, OutputSlot, OutputTree
+from ..record.side_effects.side_effects import SideEffects
+from ..record.side_effects.trees import (
+    AliasSlot,
+    ArgumentSlot,
+    ContentsTree,
+    OutputSlot,
+    OutputTree,
+)
 from .flow import Cut, OtherProgram
 
 
-def check_left(real: Host, padded: Host, cuts: Sequence[Cut]) -> None:
+def check_left(real: SideEffects, padded: SideEffects, cuts: Sequence[Cut]) -> None:
     """Check what two steps leave under names: of the batch as it is, and padded.
 
     Args:
@@ -25,7 +31,7 @@ def check_left(real: Host, padded: Host, cuts: Sequence[Cut]) -> None:
             raise OtherProgram("it leaves a tensor in an object of Python's that may have padding")
 
 
-def _done(host: Host) -> object:
+def _done(host: SideEffects) -> object:
     assigned = [(one.place.key, one.tree) for one in host.assigned]
     return assigned, [(one.call, one.args, one.kwargs) for one in host.actions]
 

@@ -25,7 +25,7 @@ from ..errors import (
 )
 from ..live.inputs import Call, Inputs, leaves
 from ..options.options import Options, ShapeBuckets
-from ..record.host.host import Host
+from ..record.side_effects.side_effects import SideEffects
 from ..replay.replay import Replay
 from ..structure import NOTHING, map_tensors
 from .flow import Cut, OtherProgram, analyse
@@ -35,10 +35,10 @@ from .left import check_left
 class _Checked(NamedTuple):
     """A size that may be padded: as long as replays do that to Python's objects."""
 
-    host: Host
+    host: SideEffects
     cuts: tuple[Cut, ...]
 
-    def is_of(self, host: Host) -> bool:
+    def is_of(self, host: SideEffects) -> bool:
         """True while replays do what they did."""
         return self.host is host or self.host.key() == host.key()
 
@@ -65,7 +65,7 @@ class Padder:
         self._inputs = inputs
         self._exact = Inputs(build)
         self._program_for = program_for
-        self._program_aside = program_aside
+        self._dry_program = program_aside
         self._capture = capture
         self._checked: WeakKeyDictionary[Replay, dict[Any, _Checked]] = WeakKeyDictionary()
         self._alone: set[Any] = set()
@@ -102,11 +102,11 @@ class Padder:
             return self._found(as_it_is)
         padded = rows.filled(rows.padded(bucket), bucket)
         call = self._inputs.bind(padded.args, padded.kwargs)
-        replay = self._program_aside(call)
+        replay = self._dry_program(call)
         if replay is None:
             return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})
-        host = replay.captured.host  # another one once a second call has confirmed it
+        host = replay.captured.side_effects  # another one once a second call has confirmed it
         checked = known.get(rows.key)
         if checked is not None and checked.is_of(host):
             cuts = checked.cuts
@@ -154,7 +154,7 @@ class Padder:
             cuts = analyse(real.program, replay.captured.program, mask)
         except (PaddingRefused, OtherProgram):  # it may be of a time before optimizer state
             cuts = analyse(real.program, self._capture(call).program, mask)
-        check_left(real.host, replay.captured.host, cuts)
+        check_left(real.side_effects, replay.captured.side_effects, cuts)
         return cuts
 
     # --- arguments --------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class _Rewriting:
                 self._made[node] = self._graph.node_copy(node)
             elif node.op == "call_function":
                 if effects.of(node).expects:
-                    raise _looked(node)
+                    raise _spot_check(node)
                 if node in live and node not in self._made:
                     self._rewrite(node)
         pairs = [pair for pair in self._program.returns() if pair[0].kind in _KEPT]
@@ -220,7 +220,7 @@ def _flags(program: Program) -> dict[str, fx.Node]:
     return {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
 
 
-def _looked(node: fx.Node) -> NotExportable:
+def _spot_check(node: fx.Node) -> NotExportable:
     what = "the size of a tensor" if node.target is library.expect_shape else "a value"
     who, fix = looks.who(node)
     return NotExportable(

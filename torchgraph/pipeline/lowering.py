@@ -21,7 +21,7 @@ from .pipelined import Alone, GatherCode, Link, Pipelined, TurnCode
 from .ranks import RankLink
 from .stages import Place
 from .step import StageCode
-from .update.turns import Transfer, Turns, update_of
+from .update.turns import CallLock, Transfer, update_of
 
 
 def is_pipelined(options: Options) -> bool:
@@ -133,7 +133,7 @@ class _Lowering:
 
     def joined(self, owners: Sequence[int], position: int, link: Link) -> Pipelined:
         """The stages of one rank, with the update of what they use."""
-        cut, turns = self._cut, Turns(self._cut, self._update, owners, self._watched)
+        cut, turns = self._cut, CallLock(self._cut, self._update, owners, self._watched)
         own: list[TurnCode | None] = []
         for number, turn in enumerate(turns.turns_of(position)):
             called = f"{self._name}, update {number}"

@@ -20,7 +20,7 @@ def fits(spec: InputSpec, leaf: Leaf, found: Leaf, captured: Captured) -> bool:
     if not isinstance(found.value, torch.Tensor):
         return spec.meta is None and type(leaf.value) is type(found.value)
     # Of a step that takes its own update, gradients are put into the tensors that were recorded.
-    if captured.driven and leaf.role is Role.PARAMETER and found.value is not leaf.value:
+    if captured.own_update and leaf.role is Role.PARAMETER and found.value is not leaf.value:
         return False
     # The meta of the capture: the leaf's own tensor may have changed since.
     meta, layout = TensorMeta.of(found.value), layout_of(found.value)

@@ -96,7 +96,7 @@ class Together:
         """True while the ranks have not said whether they confirm something."""
         self._stay = False
         """True where the ranks have found that all have to stay on aten."""
-        self._looks = False
+        self._spot_checks = False
         """True where this rank wants to look at its program, or another one does."""
         self._calls = 0
         self._alone: WeakSet[Replay] = WeakSet()
@@ -130,25 +130,25 @@ class Together:
                 here.explain(error)
                 raise
 
-    def goes(self, replay: Replay, call: Call, *, looks: bool = False) -> bool:
+    def goes(self, replay: Replay, call: Call, *, spot_check: bool = False) -> bool:
         """The ranks meet before ``replay`` runs. True: they look at what it does.
 
         Args:
-            looks: this rank wants to; then all do.
+            spot_check: this rank wants to; then all do.
 
         Raises:
             ValueMoved: one of them has no program: all run in eager.
             RanksDiffer, RankLost, RankAbsent.
         """
         if not self.may_meet or (not self._acts() and not self._sees(replay)):
-            return looks
+            return spot_check
         if self._all_in_eager:
             raise ValueMoved("", "", other="the ranks run this call in eager")
-        numbers, self._looks = replay.numbers(call), looks
+        numbers, self._spot_checks = replay.numbers(call), spot_check
         if not self._agrees(replay, numbers) and not self._agrees(replay, numbers, again=True):
             self._all_in_eager = True
             raise ValueMoved("", "", other="another rank has no such program for this call")
-        return self._looks
+        return self._spot_checks
 
     def _agrees(self, replay: Replay, numbers: Any, *, again: bool = False) -> bool:
         """Whether all ranks run their programs. ``again``: if all stay on aten since just now."""
@@ -157,7 +157,7 @@ class Together:
         self._stay = False
         known = self._agreed.get(replay)
         quick = "" if known is None else f"{known} {replay.runs_on} {numbers!r}"
-        does = Does.LOOK if self._looks else Does.REPLAY
+        does = Does.LOOK if self._spot_checks else Does.REPLAY
         return self._settled(does, quick, replay, numbers)
 
     def turned(self, replay: Replay, calls: int, options: Options) -> AbstractContextManager[None]:
@@ -174,7 +174,7 @@ class Together:
             self._all_in_eager = True
 
     @contextmanager
-    def lesson(self, outcome: Outcome | None) -> Iterator[None]:
+    def recorded_call(self, outcome: Outcome | None) -> Iterator[None]:
         """In the block this rank may confirm a program, of a call that ran in eager."""
         if not several_ranks() or self._options().agreement == "off":
             yield
@@ -263,7 +263,7 @@ class Together:
         verdict = judge(cards, programs=self._options().agreement == "program")
         self._raise_difference(verdict, exchange, replay, numbers)
         self._stay = verdict.stays is not None
-        self._looks = any(one.does is Does.LOOK for one in cards.values())
+        self._spot_checks = any(one.does is Does.LOOK for one in cards.values())
         if replay is not None and self._stay and replay.runs_on != "aten":
             replay.stay_on_aten(f"So does rank {verdict.stays}: all ranks run the same code.")
         if verdict.goes:

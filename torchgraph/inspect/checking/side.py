@@ -21,7 +21,7 @@ class GraphSide:
 
     def __init__(self, replay: Replay, call: Call, step: Step) -> None:
         self._replay = replay
-        self._call = replay.captured.host.extended(call)
+        self._call = replay.captured.side_effects.extended(call)
         self._returned = len(replay.captured.out_tree.names)
         self._statics: dict[str, Any] = {static.fqn: static.value for static in step.statics}
 

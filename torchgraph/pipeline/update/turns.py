@@ -101,7 +101,7 @@ class Turn:
     """What it returns besides the outputs of the step."""
 
 
-class Turns:
+class CallLock:
     """The turns of each rank.
 
     Args:
@@ -132,7 +132,7 @@ class Turns:
         self.exchanges = self._exchanges()
         """What is handed over after each turn but the last."""
         self.count = 1 + max([*self._levels.values(), *(turn + 1 for turn in self.exchanges)])
-        self._turns = self._delayed()
+        self._call_lock = self._delayed()
         self._check_reads()
 
     def _home_of(self, spec: InputSpec) -> Ranks:
@@ -260,8 +260,8 @@ class Turns:
     def _check_reads(self) -> None:
         """A state is read in no later turn than that in which it is written."""
         for state, value in self._update.states().items():
-            written = self._turns[value] if isinstance(value, fx.Node) else 0
-            late = next((u for u in state.users if self._turns.get(u, 0) > written), None)
+            written = self._call_lock[value] if isinstance(value, fx.Node) else 0
+            late = next((u for u in state.users if self._call_lock.get(u, 0) > written), None)
             if late is not None and value is not state:
                 raise NotPipelined(
                     f"The update reads {state.name} after a rank of the pipeline has written it.",
@@ -284,7 +284,7 @@ class Turns:
         readers: defaultdict[fx.Node, int] = defaultdict(int)
         for node in own:
             for one in node.all_input_nodes:
-                readers[one] = max(readers[one], self._turns[node])
+                readers[one] = max(readers[one], self._call_lock[node])
         for turn, transfers in self.exchanges.items():
             for node in self._levels:
                 if any(one.name == node.name and one.source == rank for one in transfers):
@@ -318,7 +318,7 @@ class Turns:
         results: Iterable[tuple[OutputSpec, object]],
         readers: Mapping[fx.Node, int],
     ) -> Turn | None:
-        nodes = self._with_numbers([node for node in own if self._turns[node] == turn])
+        nodes = self._with_numbers([node for node in own if self._call_lock[node] == turn])
         returned = list(results) if turn == self.count - 1 else []
         if not nodes and not returned:
             return None
