@@ -1,4 +1,4 @@
-"""What collectives make of parameters alone: the same for all micro-batches of a step."""
+"""Values that collectives compute from parameters alone, the same for all micro-batches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gathered:
         """What is to be kept of it, each in memory of its own."""
 
     def makes(self, values: Iterable[fx.Node]) -> set[fx.Node]:
-        """What runs to make some of `values`, or what is read behind them."""
+        """The nodes computed from parameters alone that ``values`` depend on, and themselves."""
         found: set[fx.Node] = set()
         pending = [node for node in values if node in self._behind]
         while pending:
@@ -55,7 +55,7 @@ class Gathered:
         return found
 
     def unread(self, held: Container[fx.Node]) -> set[fx.Node]:
-        """What nothing needs where the values of ``held`` are given."""
+        """The nodes computed from parameters alone that nothing needs once ``held`` are given."""
         needed: set[fx.Node] = set()
         pending = [node for node in self._behind if self._is_read(node)]
         while pending:
@@ -76,7 +76,7 @@ class Gathered:
         return bool(inputs) and makes and all(given)
 
     def _base(self, node: fx.Node) -> fx.Node:
-        """Where its memory was made, or where the collective is waited for that fills it."""
+        """The node that allocated the storage of ``node``, or the wait for a collective into it."""
         own = set(storages_of(node))
         while not effects.of(node).waits:
             sources = (one for one in node.all_input_nodes if one in self._gathered)

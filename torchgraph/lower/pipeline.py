@@ -36,7 +36,7 @@ from .write.step import write
 
 @dataclass(frozen=True)
 class Target:
-    """What a program is lowered for: by default, Python over ATen ops."""
+    """The lowering target of a program: by default, Python over ATen ops."""
 
     options: Options = field(default_factory=Options)
     """How memory is planned, where nothing is compiled; how much is verified."""
@@ -49,7 +49,7 @@ class Target:
 
 
 class Lowering(NamedTuple):
-    """What runs a program."""
+    """The result of lowering a program."""
 
     runs: Lowered
     regions: list[Region]
@@ -60,7 +60,7 @@ ATEN = Target()
 
 
 def lower(program: Program, name: str, target: Target = ATEN) -> Lowering:
-    """One executable, or the plan of a step that accumulates gradients.
+    """Lower ``program`` to one executable, or to the plan of a step that accumulates gradients.
 
     Args:
         name: shown in tracebacks.
@@ -82,7 +82,7 @@ def lower(program: Program, name: str, target: Target = ATEN) -> Lowering:
 
 
 def _alone(program: Program) -> Program:
-    """No other rank is met."""
+    """Return ``program`` unchanged: it communicates with no other rank."""
     return program
 
 

@@ -20,7 +20,7 @@ PARTS = ("first micro-batch", "following micro-batches", "update")
 
 @dataclass
 class _Progress:
-    """How far a run got: what an error leaves behind depends on it."""
+    """The progress of a run, which decides the state that an error leaves behind."""
 
     wrote: bool = False
     undone: bool = False
@@ -51,7 +51,7 @@ class Plan(Composite):
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """What a micro-batch returns, packed over all of them, then what the update returns."""
+        """The outputs of a micro-batch, packed over all of them, then those of the update."""
         return (*self._returned, *self.update.outputs)
 
     @property
@@ -69,7 +69,7 @@ class Plan(Composite):
         return True
 
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
+        """Run one step: ``values`` are those of the whole batch, results are packed on dim 0."""
         self._progress.wrote = self._progress.undone = False
         copies = self._copies
         try:
@@ -126,7 +126,7 @@ class Plan(Composite):
 
 
 def packed(values: tuple[Any, ...]) -> Any:
-    """What OneFlow's pack gives: scalars as a vector, everything else one after the other."""
+    """The results of micro-batches, packed as by OneFlow: scalars stacked, tensors concatenated."""
     if not isinstance(values[0], torch.Tensor):
         return values[-1]
     return torch.stack(values) if values[0].ndim == 0 else torch.cat(values)

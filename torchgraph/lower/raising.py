@@ -177,7 +177,7 @@ def _checks(node: fx.Node) -> bool:
 
 
 def _shown(node: fx.Node) -> fx.Node:
-    """What a view of all elements, perhaps several times, or a copy, shows."""
+    """The node behind copies and views that show all of its elements, perhaps repeated."""
     while True:
         name, source = _name(node), next(iter(node.all_input_nodes), None)
         whole = name in ("aten::clone", "aten::_to_copy") or (

@@ -60,7 +60,7 @@ def split(program: Program) -> Segments:
 
 @dataclass(frozen=True)
 class Gradient:
-    """One accumulator: the mark in the program and the gradient of a micro-batch."""
+    """An accumulated gradient: its mark in the program and the gradient of a micro-batch."""
 
     fqn: str
     mark: fx.Node
@@ -90,7 +90,7 @@ _Given = Gradient | _OfWeights
 
 
 def terms_of(gradient: fx.Node) -> list[fx.Node]:
-    """What each ``backward()`` of a micro-batch adds to ``p.grad``, in eager's order."""
+    """The terms that each ``backward()`` of a micro-batch adds to ``p.grad``, in eager's order."""
     terms: list[fx.Node] = []
     while _accumulates(gradient):
         gradient, term = gradient.all_input_nodes
@@ -112,7 +112,7 @@ def _accumulates(node: fx.Node) -> bool:
 
 
 class Parts:
-    """What of a program runs for each micro-batch, and what once a step."""
+    """A program's division into the part run per micro-batch and the part run once per step."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -152,11 +152,11 @@ class Parts:
         return self._micro_batch(())
 
     def following(self) -> Program:
-        """The same, its gradients added to the accumulators in place, weights as they were made."""
+        """The later micro-batches: gradients added in place, values of weights taken as inputs."""
         return self._micro_batch((*self.gradients, *self._of_weights))
 
     def update(self) -> Program:
-        """What runs once a step."""
+        """The program that runs once per step."""
         graph, copies, sums = self._with_inputs(self.gradients)
         copies.update((gradient.mark, sums[gradient]) for gradient in self.gradients)
         copies.update((value, copies[state]) for value, state in self.held().items())

@@ -62,7 +62,7 @@ class Halving:
 
     @property
     def count(self) -> int:
-        """How long the vector is."""
+        """The length of the vector of numbers."""
         return len(self._numbers)
 
     def run(self) -> tuple[Program, Program]:
@@ -155,7 +155,7 @@ class Halving:
         return numbers.with_tensors(self._rest, target, wanted, args, kwargs)
 
     def _as_tensor(self, used: fx.Node) -> fx.Node:
-        """What stands on the device for a node: itself, or an element of the vector."""
+        """The device-side value of a node: the node itself, or an element of the vector."""
         if used in self._on_device and (
             used not in self._host_side or used.op == "get_attr" or self._is_large(used)
         ):

@@ -165,7 +165,7 @@ class _Schedule:
         return sum(self._bytes[s] for s in made) - sum(self._bytes[s] for s in gone)
 
     def run(self, key: _Key) -> list[fx.Node]:
-        """All calls: of those that can run, the one with the least key next.
+        """Schedule all calls: of those that are ready, the one with the least key runs next.
 
         The results of an op are taken apart at once: until then all of them are kept.
         """
@@ -183,7 +183,7 @@ class _Schedule:
         return done
 
     def _finish(self, node: fx.Node) -> list[fx.Node]:
-        """What can run now that ``node`` did."""
+        """Mark ``node`` as run; return the readers that became ready."""
         self._made.update(storages_of(node))
         for storage in _read(node):
             self._unread[storage] -= 1
@@ -199,7 +199,7 @@ class _Schedule:
 
 
 def _early_updates(graph: _Graph) -> _Key:
-    """Each update as soon as its gradient is there, and no earlier than the end of forward.
+    """Order each update directly after its gradient, and no earlier than the end of forward.
 
     A forward part that fails must find nothing updated.
     """
@@ -230,7 +230,7 @@ def _smallest(start: Phase) -> _Rule:
 
 
 def _longest_way(graph: _Graph) -> _Key:
-    """What the most ops in a row wait for."""
+    """Order calls by the longest chain of ops that depends on them, longest first."""
     length: dict[fx.Node, int] = {}
     for node in reversed(graph.calls):
         length[node] = 1 + max((length[reader] for reader in graph.readers[node]), default=0)

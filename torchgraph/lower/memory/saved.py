@@ -57,7 +57,7 @@ def compute_again(program: Program) -> int:
 
 
 class _Again:
-    """One elementwise result, with the views of it that the forward part makes."""
+    """An elementwise result that the backward may recompute, with the forward's views of it."""
 
     def __init__(self, program: Program, node: fx.Node) -> None:
         self._program = program

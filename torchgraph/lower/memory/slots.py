@@ -42,7 +42,7 @@ def rounded(nbytes: int) -> int:
 
 
 def least(values: Sequence[Allocation], length: int) -> int:
-    """What no assignment for the values can be smaller than; ``length`` nodes run."""
+    """The lower bound of the bytes of any slot assignment; ``length`` nodes run."""
     return max(live_bytes(values, length, rounded), default=0)
 
 
@@ -106,7 +106,7 @@ def _in_order(
 
 
 def _gap(taken: Sequence[tuple[int, int, Allocation]], need: int, compact: bool) -> int:
-    """Where ``need`` bytes are free between the taken ones, or behind them."""
+    """The offset of ``need`` free bytes between the taken ones, or behind them."""
     found: list[tuple[int, int]] = []
     """(room that is left over, start)."""
     end = 0

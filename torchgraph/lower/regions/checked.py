@@ -63,7 +63,7 @@ def with_checks(program: Program) -> dict[fx.Node, list[fx.Node]]:
 
 
 def computes(check: fx.Node) -> set[fx.Node]:
-    """What has to run for a check, where that is little: views and ops over integers."""
+    """The nodes that a check depends on, if few: views and ops over integers; else empty."""
     found: set[fx.Node] = set()
     pending = list(check.all_input_nodes)
     while pending:

@@ -348,7 +348,7 @@ def _is_one_kernel(op: OpOverload) -> bool:
 
 
 def _swapped(program: Program) -> set[fx.Node]:
-    """What takes the value of one state to another, or of an argument, and computes nothing."""
+    """Copies of a state, or of an argument, to another state, and nothing computed in between."""
     found: set[fx.Node] = set()
     for out, value in program.returns():
         chain: list[fx.Node] = []
@@ -362,7 +362,7 @@ def _swapped(program: Program) -> set[fx.Node]:
 
 
 def _copied_from(node: fx.Node) -> object:
-    """What a copy, or a view, is of; None for what computes."""
+    """The source of a copy or view; None for an op that computes."""
     if node.target is aten.copy.default:
         return node.args[1]
     if node.target is aten.clone.default:

@@ -34,7 +34,7 @@ class Crossing(NamedTuple):
 
     @classmethod
     def of(cls, node: fx.Node) -> Crossing:
-        """Who ``node`` is."""
+        """The crossing of ``node``: its identity, shape and dtype."""
         value = node.meta["val"]
         return cls(identity(node), tuple(value.shape), value.dtype)
 

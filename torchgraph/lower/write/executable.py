@@ -89,7 +89,7 @@ class Executable:
         return provenance(node).line if node is not None else None
 
     def close(self) -> None:
-        """It holds nothing but code."""
+        """Do nothing: an executable owns no resources."""
 
 
 def returned(signature: Signature) -> tuple[OutputSpec, ...]:

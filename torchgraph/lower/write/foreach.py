@@ -67,7 +67,7 @@ def over_lists(node: fx.Node, columns: Container[fx.Node]) -> OverLists | None:
 
 
 class _Arguments:
-    """Those of a call, as an op over lists takes them; None where it does not."""
+    """The arguments of a call, converted for an op over lists; None where they do not fit."""
 
     def __init__(self, node: fx.Node, columns: Container[fx.Node]) -> None:
         self._args, self._kwargs, self._columns = node.args, dict(node.kwargs), columns
