@@ -37,7 +37,7 @@ def meeting(exchange: Exchange, seconds: float) -> Iterator[None]:
 
 
 def all_hold(holds: bool) -> bool:
-    """Whether the predicates of all ranks hold that run this program now."""
+    """True when the predicates hold on all ranks that run this program now."""
     found = _meeting.get()
     if found is None:
         return holds

@@ -1,4 +1,4 @@
-"""What a GradScaler does in a step, as ops: unscale and look, keep old states, rescale.
+"""Ops of a GradScaler's step: unscale and look for infs, keep old states, rescale.
 
 Each writing op has a functional form with equal arguments that returns what the other writes.
 """

@@ -32,7 +32,7 @@ class Wanted:
 
 @dataclass
 class Match:
-    """What matching has found so far."""
+    """The values and nodes that a match has bound so far."""
 
     values: dict[str, Any] = field(default_factory=dict)
     nodes: list[fx.Node] = field(default_factory=list)

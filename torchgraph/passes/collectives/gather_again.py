@@ -77,7 +77,7 @@ class _Again:
         return self._copies[node]
 
     def _missing(self, node: fx.Node) -> list[fx.Node]:
-        """What is to be repeated for a node, itself last."""
+        """The gathered nodes to repeat for ``node``, itself last."""
         found: set[fx.Node] = set()
         pending = [node]
         while pending:

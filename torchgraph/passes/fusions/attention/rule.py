@@ -70,7 +70,7 @@ class FuseAttention(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Each softmax over the last dimension of a product is looked at once."""
+        """Fuse the attention around each softmax over the last dimension of a product."""
         fuse_each(program, _attention, _fuse, edit)
 
 

@@ -155,7 +155,7 @@ def _reference(
 
 
 def _targets(target: Tensor, ignore_index: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Which rows count, and a class for each row."""
+    """The mask of the rows that count, and a valid class for each row."""
     kept = target != ignore_index
     index = torch.where(kept, target, 0)
     if target.is_cpu:

@@ -1,4 +1,4 @@
-"""What `torch.nn.functional.cross_entropy` and its backward look like in a captured program."""
+"""Patterns of `torch.nn.functional.cross_entropy` and its backward in a captured program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Loss:
 
     @property
     def logits(self) -> fx.Node:
-        """What the softmax reads: (N, C)."""
+        """The input of the softmax: (N, C)."""
         return operand(self.probabilities)
 
     @property
@@ -101,7 +101,7 @@ def _take_smoothing(loss: Loss) -> None:
 
 
 def _take_expectation(loss: Loss) -> None:
-    """How many targets count is expected, because it is a shape: the op asks for no such shape.
+    """Take the expected number of targets into the fusion: the op needs no such shape.
 
     An expectation of another line is the user's, who has the same targets counted.
     """
@@ -186,7 +186,7 @@ def _weighted(loss: Loss, rows: object) -> object:
 
 
 def _counted(loss: Loss) -> list[CallPattern]:
-    """What the mean divides by, in the forms that it may have."""
+    """The divisor of the mean, in the forms that it may have."""
     target, weight, *_ = loss.options
     ignored = _ignored(loss)
     if weight is None:

@@ -35,7 +35,7 @@ _EXACT = frozenset({torch.float64, torch.float32})
 
 @dataclass(frozen=True)
 class Update:
-    """One parameter's step: what its rule's op takes, and which outputs it gives."""
+    """The step of one parameter: the arguments of its rule's op, and the outputs it computes."""
 
     fqn: str
     parameter: fx.Node
@@ -75,7 +75,7 @@ class FuseModelUpdate(Pass):
     name: ClassVar[str] = "fuse_model_update"
 
     def exact(self, program: Program) -> bool:
-        """Where the op of each optimizer gives the bits of the user's own."""
+        """True when the op of each optimizer gives the bits of the user's own."""
         return all(
             group.kind not in RULES or RULES[group.kind].is_exact(dict(group.settings))
             for group in program.signature.groups
@@ -138,7 +138,7 @@ class _UpdatePhase:
         self.marks = {fqn: mark for mark, fqn in self.names.items()}
 
     def update(self, group: ParameterGroup, mark: fx.Node) -> Update:
-        """What the rule's op needs for one parameter. Raises `NotFused`."""
+        """The arguments of the rule's op for one parameter. Raises `NotFused`."""
         if group.kind not in RULES:
             raise NotFused(f"no multi-tensor op knows {group.kind.__name__}")
         if group.hooked:
@@ -210,7 +210,7 @@ class _UpdatePhase:
         options: dict[str, Argument],
         edit: Rewriter,
     ) -> None:
-        """One call for all of them, whose results leave the program in the place of the old."""
+        """Emit one call for all updates; its results replace the old ones in the outputs."""
         slots = [
             [s for s in column if s] for column in zip(*(u.slots for u in updates), strict=True)
         ]

@@ -63,7 +63,7 @@ class FuseRmsNorm(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Each reciprocal root is looked at once."""
+        """Fuse the RMS norm around each reciprocal square root."""
         fuse_each(program, _norm, _fuse, edit)
 
 
@@ -189,7 +189,7 @@ def _only_sum(part: fx.Node) -> fx.Node | None:
 
 
 def _other(total: fx.Node, addend: fx.Node) -> fx.Node | None:
-    """What is added to ``addend``; None when that is not among the two."""
+    """The other addend of a sum with ``addend``; None when ``addend`` is not among the two."""
     first, second = total.args[:2]
     found = second if first is addend else first if second is addend else None
     return found if isinstance(found, fx.Node) else None
