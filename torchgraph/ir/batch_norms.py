@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """One implementation of a batch norm, and its forms for a call that writes statistics."""
+    """An implementation of batch norm: its ops that write statistics, and that return them."""
 
     eager: OpOverload
     """The op that eager calls, which writes the running statistics without saying so."""

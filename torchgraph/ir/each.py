@@ -73,7 +73,7 @@ class Each:
         return [*kept, *(self.body.placeholders[column].name for column in self.written)]
 
     def updates(self, columns: Sequence[Sequence[Element]]) -> list[Element]:
-        """What is updated, in the order of the results."""
+        """The elements of the written columns, in the order of the results."""
         return [item for column in self.written for item in columns[column]]
 
 
@@ -109,7 +109,7 @@ def is_each(node: object) -> TypeGuard[fx.Node]:
 
 
 def each_of(node: fx.Node) -> Each:
-    """What such a node calls."""
+    """The `Each` that a node calls."""
     assert isinstance(node.target, Each)
     return node.target
 

@@ -1,7 +1,7 @@
-"""What the states of a step are called: a name knows whose state it is, and prints as before.
+"""Names of a step's states: strings that also carry the state's kind and its owner.
 
-A user may call a module as the library calls the state of an optimizer. So nothing is read out of
-the text of a name: whose slot it is, of which optimizer, say its fields.
+A user may call a module as the library calls the state of an optimizer. So the text of a
+name is never parsed: its fields hold the parameter and the optimizer of a slot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TRAIN = "_train"
 
 
 class NameKind(enum.Enum):
-    """What a name is of."""
+    """The kind of state that a name denotes."""
 
     PARAMETER = "parameter"  # owner: the path of its module, empty for a tensor of no module
     BUFFER = "buffer"
@@ -162,12 +162,12 @@ def optimizer_of(name: str) -> str:
 
 
 def kind_of(name: str) -> NameKind | None:
-    """None for a plain text."""
+    """The kind of a state's name; None for plain text."""
     return name.kind if isinstance(name, StateName) else None
 
 
 def key_of(name: str) -> tuple[str, ...]:
-    """Where a slot or a setting is in its owner; empty for all else."""
+    """The key of a slot or a setting within its owner; empty for all else."""
     return name.key if isinstance(name, StateName) and name.optimizer is not None else ()
 
 

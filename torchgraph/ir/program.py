@@ -41,7 +41,7 @@ STANDS_FOR = "stands_for"
 
 
 class Role(enum.Enum):
-    """What an input of a program is to the user."""
+    """The kind of a program's input."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -123,7 +123,7 @@ class InputSpec:
 
 
 class OutputKind(enum.Enum):
-    """Where an output goes after a run."""
+    """The destination of an output after a run."""
 
     USER = "user"  # returned from build
     UPDATE = "update"  # the new value of an input state
@@ -136,7 +136,7 @@ class OutputKind(enum.Enum):
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """One entry of the flat output tuple. ``target`` is an output path, or the fqn of a state."""
+    """An entry of the flat output tuple. ``target`` is an output path, or the fqn of a state."""
 
     kind: OutputKind
     target: str
@@ -204,7 +204,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a node comes from: module path, phase, the user's lines (innermost first), the pass."""
+    """The origin of a node: module path, phase, the user's lines (innermost first), the pass."""
 
     module: str = ""
     phase: Phase = Phase.FORWARD
@@ -235,7 +235,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Saving:
-    """What activation checkpointing came to in one region."""
+    """The effect of activation checkpointing on one region."""
 
     region: str
     """The path of its module, or which part of the forward it is."""
@@ -250,7 +250,7 @@ class Saving:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One entry of a program's history."""
+    """An entry of a program's history: one run of a pass."""
 
     name: str
     edits: int
@@ -282,21 +282,21 @@ class Program:
 
     @property
     def output(self) -> fx.Node:
-        """The one output node, last in the graph."""
+        """The output node, last in the graph."""
         last: fx.Node = next(iter(reversed(self.gm.graph.nodes)))
         return last
 
     @property
     def results(self) -> tuple[Any, ...]:
-        """What the program returns: nodes and constants, in signature order."""
+        """The returned nodes and constants, in signature order."""
         return tuple(self.output.args[0])  # type: ignore[arg-type]  # fx types args as Argument
 
     def inputs(self) -> list[tuple[InputSpec, fx.Node]]:
-        """Each input with its placeholder, in signature order."""
+        """Pairs of input spec and placeholder, in signature order."""
         return list(zip(self.signature.inputs, self.placeholders, strict=True))
 
     def returns(self) -> list[tuple[OutputSpec, Any]]:
-        """Each output with what is returned for it, a node or a constant, in signature order."""
+        """Pairs of output spec and returned node or constant, in signature order."""
         return list(zip(self.signature.outputs, self.results, strict=True))
 
     def states(self) -> dict[fx.Node, Any]:
@@ -327,7 +327,7 @@ class Program:
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One call of a module during capture: its path and what went in and out, by argument path."""
+    """A module call during capture: its path, and its inputs and outputs by argument path."""
 
     module: str
     inputs: tuple[tuple[str, TensorMeta | str], ...]
