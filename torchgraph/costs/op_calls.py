@@ -34,7 +34,7 @@ class OpCall:
 
     @property
     def flops(self) -> int:
-        """What one call takes."""
+        """The FLOPs of one call."""
         return flops_of(self.node)
 
     @property
@@ -76,7 +76,7 @@ def op_calls(program: Program) -> Iterator[OpCall]:
 
 
 def work_by_node(program: Program) -> dict[fx.Node, Work]:
-    """What each node of the program takes in one step, all micro-batches counted; views nothing."""
+    """The work of each node in one step, all micro-batches counted; views are left out."""
     found: dict[fx.Node, Work] = {}
     for call in op_calls(program):
         if call.is_view:
