@@ -48,7 +48,7 @@ class Branch:
     children: list[Branch] = field(default_factory=list)
 
     def walk(self) -> Iterator[Branch]:
-        """This branch and all below it, in order."""
+        """Yield this branch and all below it, in order."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -189,7 +189,7 @@ class _Grower:
         return f"{dtype}[{','.join(map(str, meta.shape))}]{device}"
 
     def _passes(self, totals: Totals) -> list[Piece]:
-        """What passes made, and how many nodes the ops were before and are now."""
+        """The nodes that passes made, and the number of nodes before and after them."""
         parts: list[Piece] = []
         last = ""
         for (name, op), count in sorted(totals.made.items()):

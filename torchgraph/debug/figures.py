@@ -21,7 +21,7 @@ Made = Counter[tuple[str, str]]
 
 @dataclass
 class Figures:
-    """What a module takes in one phase of one step."""
+    """The figures of a module in one phase of one step."""
 
     ops: int = 0
     """Calls of ops that compute, of all micro-batches; views are none."""
@@ -44,7 +44,7 @@ class Figures:
 
 @dataclass
 class Totals:
-    """All figures of one module, or of several."""
+    """The figures of one module, or of several, in all phases."""
 
     phases: dict[Phase, Figures] = field(default_factory=dict)
     made: Made = field(default_factory=Counter)
@@ -123,7 +123,7 @@ def _times(seconds: Mapping[tuple[str, Phase], float]) -> Iterator[tuple[str, Ph
 
 
 def sum_of(parts: Iterable[Totals]) -> Totals:
-    """Those of several modules together."""
+    """The sum of several modules' figures."""
     whole = Totals()
     for part in parts:
         whole.add(part)

@@ -34,7 +34,7 @@ DescribedLeaf = tuple[str, TensorMeta | str]
 
 
 def no_stack(path: str) -> Depth | None:
-    """Nothing of the stack."""
+    """No stack for any path."""
 
 
 def io_names(scope: str, kind: str, leaves: Sequence[DescribedLeaf]) -> list[str]:

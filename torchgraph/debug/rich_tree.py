@@ -57,7 +57,7 @@ _GUIDES = {
 
 
 class GraphTree:
-    """What ``rich.print(graph)`` shows, and a notebook.
+    """The view of a Graph in ``rich.print(graph)`` and in a notebook.
 
     One line or more for each module: left its name, class, shapes, parameters, buffers and what
     passes made there; right its figures with those of its sub-modules, each phase on a line of its
@@ -120,7 +120,7 @@ def rich_tree(source: TreeSource, depth: int | None = None) -> GraphTree:
 
 
 def _chosen(columns: Sequence[Column], width: int) -> list[Column]:
-    """Those that find room beside the words."""
+    """The columns that fit beside the words."""
     by_name = {column.name: column for column in columns}
     left, found = width, set()
     for name in _KEEP:

@@ -20,7 +20,7 @@ DescribedLeaves = tuple[DescribedLeaf, ...]
 
 @dataclass(frozen=True)
 class TreeSource:
-    """What there is to show of a Graph. Before the first call, ``program`` is None."""
+    """The data shown of a Graph. Before the first call, ``program`` is None."""
 
     graph_name: str
     """``LinearGraph_0``."""
@@ -95,9 +95,9 @@ class CallLines:
         self._begun: set[tuple[str, DescribedLeaves]] = set()
 
     def of(self, path: str, tag: str, leaves: DescribedLeaves) -> Iterator[str]:
-        """What is to be said when a call of the module at ``path`` begins, or has ended.
+        """The lines for the beginning or the end of a call of the module at ``path``.
 
-        Calls with equal inputs, or equal outputs, are told once.
+        Calls with equal inputs, or equal outputs, are listed once.
         """
         entry = self._forest.entries.get(self._forest.place(path))
         if entry is None or (f"{tag}:{path}", leaves) in self._begun:
