@@ -25,7 +25,7 @@ Read = tuple[str, object, str, object]
 
 
 class Members:
-    """What many dicts hold, by identity: nothing added, nothing gone, under the same keys."""
+    """The items of many dicts by identity: nothing added, nothing gone, under the same keys."""
 
     def __init__(self, holders: Sequence[dict[Any, Any]]) -> None:
         self._holders = holders
@@ -98,7 +98,7 @@ def same_attribute(attributes: Mapping[str, object], name: str, value: object) -
 
 
 def same_value(old: object, new: object) -> bool:
-    """The same object, or one whose `look` is equal; of numbers that move, no other one."""
+    """True for the same object, or for an equal `look`, unless it has numbers that move."""
     if old is new:
         return True
     found = look(old)
@@ -142,9 +142,9 @@ class Attributes:
 
 
 class Instances:
-    """What each module is and holds itself: its class, which attributes, which dicts of state.
+    """The classes of modules, their attributes, and the dicts of their state.
 
-    Those that take the place of a function of its class, as a patched ``forward``, are compared.
+    Attributes that shadow a function of the class, as a patched ``forward``, are compared.
     """
 
     def __init__(self, modules: Sequence[object]) -> None:

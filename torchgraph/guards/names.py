@@ -1,4 +1,4 @@
-"""What the user's code reads by name, and the check that each name still leads to the same.
+"""Names that the user's code reads, and the check that each still leads to the same value.
 
 A `Name` begins at an object that is known by identity and goes through plain containers:
 ``vars(model)["weights"][0]``. What it led to is kept as a *look*: equal looks are equal values.
@@ -41,7 +41,7 @@ _Get = Callable[[Any, Any], object]
 
 
 class By(enum.Enum):
-    """How a step is made, past all code of the user's."""
+    """The kind of one step on a name's path, which runs no code of the user's."""
 
     OWN = "own"  # in the object's own dict
     CLASS = "class"  # in the class or those that it comes from
@@ -55,7 +55,7 @@ CONTENT: Path = ((By.SLOT, "cell_contents"),)
 
 
 def of_class(cls: type, name: str) -> object:
-    """What a class has under a name, as it lies there."""
+    """The class's raw attribute, found by its MRO."""
     for held in cls.__mro__:
         attributes = vars(held)
         if name in attributes:
@@ -103,7 +103,7 @@ GET: dict[By, _Get] = {By.OWN: _own, By.CLASS: of_class, By.SLOT: _slot, By.ITEM
 
 
 def follow(owner: object, path: Path) -> object:
-    """What lies there; `ABSENT` when nothing does."""
+    """The value at the end of a path; `ABSENT` when there is none."""
     value = owner
     for by, key in path:
         value = GET[by](value, key)
@@ -114,7 +114,7 @@ def follow(owner: object, path: Path) -> object:
 
 @dataclass(frozen=True, eq=False)
 class Name:
-    """One thing that the user's code reads by name."""
+    """A name that the user's code reads."""
 
     shown: str
     """The expression, spelled as in the code."""
@@ -137,7 +137,7 @@ class Name:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Which name it is."""
+        """The identity of the name."""
         steps = tuple((by, type(key), hashable(key)) for by, key in self.path)
         return (id(self.owner()), steps, self.deep, self.aspect)
 
@@ -147,12 +147,12 @@ class Name:
         return owner is None or self.look(follow(owner, self.path)) == self.found
 
     def now(self) -> Name:
-        """The same name, with what it leads to now."""
+        """This name with its present value."""
         value = follow(self.owner(), self.path)
         return replace(self, found=self.look(value), value=shown(value))
 
     def look(self, value: object) -> object:
-        """What of ``value`` counts."""
+        """The part of ``value`` that the check compares."""
         if self.aspect is Aspect.KINDS:
             return as_in(self.found, look(value, deep=self.deep))
         return (
@@ -169,7 +169,7 @@ def attribute(owner: object, name: str, value: object, shown_as: str = "") -> Na
 
 
 class Names:
-    """All names that one program relies on."""
+    """The names that one program relies on."""
 
     def __init__(self, names: Sequence[Name]) -> None:
         self._all = names
@@ -178,7 +178,7 @@ class Names:
         return iter(self._all)
 
     def with_more(self, names: Sequence[Name]) -> Names:
-        """Also these."""
+        """These names and ``names``."""
         return Names(list({name.key: name for name in (*self._all, *names)}.values()))
 
     def values(self) -> list[tuple[str, str]]:
@@ -210,7 +210,7 @@ _OF_OTHERS = frozenset({Aspect.LIKENESS, Aspect.LAYOUT})
 
 
 class Answering:
-    """What a name may begin at instead of an object: it gives an answer that is made anew."""
+    """A name's owner that is no object: it computes an answer at each read."""
 
     __slots__ = ("goes_by",)
 

@@ -126,5 +126,5 @@ def _metadata(tensors: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def _like(expected: list[Any], *tensors: torch.Tensor) -> bool:
-    """The same in Python, where torch has no such function."""
+    """The Python form of the check, for a torch without the C++ function."""
     return _metadata(tensors) == expected
