@@ -56,7 +56,7 @@ class SameAsItem(NamedTuple):
 
 
 class Kind:
-    """How objects of one class are taken apart and made again: here, by their attributes alone."""
+    """The rule to take objects of a class apart and rebuild them; this one uses attributes."""
 
     mutable = True
     is_array = False
@@ -293,7 +293,7 @@ _SMALL = 4096
 
 
 class ArrayContent(NamedTuple):
-    """What a NumPy array holds."""
+    """The content of a NumPy array."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -314,7 +314,7 @@ class ArrayContent(NamedTuple):
 
 
 def span(array: Any) -> tuple[int, int]:
-    """Where the memory of a NumPy array begins and ends."""
+    """The start and end address of a NumPy array's memory."""
     first = last = int(array.ctypes.data)
     for size, stride in zip(array.shape, array.strides, strict=True):
         first, last = first + min(0, (size - 1) * stride), last + max(0, (size - 1) * stride)
@@ -354,7 +354,7 @@ class _Registered(_Fixed):
 
 
 class Nothing:
-    """What a weak reference to nothing once pointed to."""
+    """The class of the freed target of a weak reference that stands for dead ones."""
 
 
 _DEAD = weakref.ref(Nothing())
@@ -393,7 +393,7 @@ OPAQUE = (Iterator, Coroutine, io.IOBase)
 
 
 def kind_of(cls: type) -> Kind | None:
-    """How objects of a class are taken apart; None for those that are leaves."""
+    """The kind of a class's objects; None for those that are leaves."""
     # A class that a function makes may hold what is around it, and is kept by nobody.
     return _known_kind_of(cls) if "<locals>" not in cls.__qualname__ else _kind_of(cls)
 

@@ -213,7 +213,7 @@ def hold(one: object, other: object) -> None:
 
 
 def hold_in(one: object, other: object) -> None:
-    """The same of two nodes and all in them, of one structure."""
+    """Apply `hold` to the leaves of two nodes of one structure."""
     for (_, mine), (_, its) in zip(leaves_of(one), leaves_of(other), strict=True):
         hold(mine, its)
 
