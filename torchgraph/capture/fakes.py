@@ -26,7 +26,7 @@ class Fakes:
         return found
 
     def apart(self, layout: TensorLayout) -> torch.Tensor:
-        """The same in memory of its own."""
+        """A fake tensor of this layout in memory of its own."""
         return self._fake(layout, torch.UntypedStorage(layout.nbytes, device="meta"))
 
     def _storage(self, layout: TensorLayout) -> torch.UntypedStorage:

@@ -246,7 +246,7 @@ def _drop_unread_views(graph: fx.Graph) -> None:
 
 
 class _KnownBefore:
-    """Which values depend on nothing but constants, or on numbers that are known before a run."""
+    """The values that depend on constants alone, or on numbers that are known before a run."""
 
     def __init__(self, tape: Tape, leaves: Sequence[tuple[Leaf, int]]) -> None:
         self._always: set[int] = set(tape.constants)

@@ -39,7 +39,7 @@ def adds_up_by_layout(node: fx.Node) -> bool:
 def value_of(
     mode: FakeTensorMode, op: Target, args: tuple[Argument, ...], kwargs: dict[str, Argument]
 ) -> object:
-    """What an op returns for the fake values of nodes."""
+    """The fake result of an op for the fake values of its arguments."""
     value = evaluate(mode, op, *with_values((args, kwargs)))
     if op is aten.uniform.default:  # its fake kernel keeps gaps
         with mode:

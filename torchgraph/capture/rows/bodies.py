@@ -23,7 +23,7 @@ from .row_keys import Row
 
 
 class Bodies:
-    """Those of one optimizer's step."""
+    """The row bodies of one optimizer's step."""
 
     def __init__(self, tape: Tape, step: OptimizerStep, leaves: dict[int, Leaf]) -> None:
         self._tape = tape
@@ -37,7 +37,7 @@ class Bodies:
         return self._body(max(rows, key=lambda row: self._bytes(row.inputs)))
 
     def number(self, index: int) -> Any:
-        """What a number was in the recorded step."""
+        """The value of a number in the recorded step."""
         if index in self._leaves:
             return self._leaves[index].value
         if not self._numbers:
@@ -71,7 +71,7 @@ class Bodies:
         return program if _keeps_layouts(program) else None
 
     def _inputs(self, values: Sequence[int], parameter: str) -> list[tuple[Leaf, int]]:
-        """What stands for the body's inputs, with names of their own."""
+        """The stand-ins for the body's inputs, with unique names."""
         met: set[str] = set()
         leaves = []
         for index in values:

@@ -1,4 +1,4 @@
-"""What Python looked at while an optimizer stepped, computed apart from the rows of the step.
+"""Values that Python read during an optimizer's step, computed apart from the step's rows.
 
 RAdam asks each parameter's step counter whether the variance is known. The answer is the same for
 all rows of a kind, and it has to be looked for before any row is done.
@@ -66,7 +66,7 @@ class Lookouts:
         return any(layout is not None and layout.storage in memory for layout in layouts)
 
     def _copied(self, entry: Entry, new: dict[int, int]) -> Entry:
-        """The same on copies, and nothing written."""
+        """A copy of the entry that reads copied values and writes nothing."""
         args, kwargs = pytree.tree_map_only(
             Ref, lambda ref: Ref(new.get(ref.index, ref.index)), (entry.args, entry.kwargs)
         )
