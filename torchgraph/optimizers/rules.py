@@ -1,4 +1,4 @@
-"""Which optimizers a program can hold, and the branch of torch.optim that a trace takes."""
+"""Optimizers that a program can hold, and the branch of torch.optim that a trace takes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SLOT_MAKERS = (*SLOT_MAKERS, "_first_slots", "_update")
 def refusal(
     optimizer: Optimizer, *, given: bool = False, where: SourceLine | None = None
 ) -> UnsupportedOptimizer | None:
-    """Why no static program can hold its step; None when nothing is known against it.
+    """The reason why no static program can hold an optimizer's step; None when none is known.
 
     ``given``: the user's code calls the step, ``where``, with a closure if it takes one. How often
     that is evaluated is seen in the recording.

@@ -17,7 +17,7 @@ CheckpointPolicy = str | tuple[Any, ...] | int | float | None
 
 
 class Insertable:
-    """What `config.passes.insert` takes: base of `torchgraph.passes.Pass`."""
+    """Base of `torchgraph.passes.Pass`, for `config.passes.insert`."""
 
 
 def known_passes(base: type = Insertable) -> set[str]:
@@ -28,7 +28,7 @@ def known_passes(base: type = Insertable) -> set[str]:
 
 @dataclass(frozen=True)
 class PassOptions:
-    """Which passes run: names switched off, extra passes by anchor, and where to stop."""
+    """The choice of passes: names switched off, extra passes by anchor, and where to stop."""
 
     disabled: frozenset[str] = frozenset()
     inserted: tuple[tuple[str, Any], ...] = ()
@@ -65,7 +65,7 @@ class StageSetting:
 
 @dataclass(frozen=True)
 class ProgramOptions:
-    """What a recorded step and its passes come to: a change makes another program."""
+    """Options of recording and of passes: a change makes another program."""
 
     training: bool = False
     fallback: str = "error"
@@ -99,7 +99,7 @@ class ProgramOptions:
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """How a program is lowered, and by what it runs: a change makes another executable."""
+    """Options of lowering and of backends: a change makes another executable."""
 
     backend: str = "aten"
     switch_at: int | None = None
@@ -123,7 +123,7 @@ class LoweringOptions:
 
 @dataclass(frozen=True)
 class RunningOptions:
-    """How the programs of a Graph are kept and run: a change takes effect and makes none anew."""
+    """Options of keeping and running programs: a change takes effect without a new program."""
 
     cache_size: int = field(default=8, compare=False)
     outputs_buffer_size: int = field(default=0, compare=False)
@@ -145,7 +145,7 @@ class RunningOptions:
 
 @dataclass(frozen=True)
 class Options(ProgramOptions, LoweringOptions, RunningOptions):
-    """What the options of a Graph come to, apart by what they change. Equal ones, one program."""
+    """All options of a Graph, grouped by what they change. Equal options, equal programs."""
 
     @property
     def autocast(self) -> torch.dtype | None:
