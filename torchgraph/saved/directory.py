@@ -74,7 +74,7 @@ def write(path: str, about: Mapping[str, object], files: Mapping[str, Writer]) -
 
 
 def reading(path: str, use: Callable[[Directory], Read]) -> Read:
-    """What ``use`` makes of the directory at ``path``, every byte of which is as it was written.
+    """The result of ``use`` on the directory at ``path``, every byte of it checked.
 
     Where another save has taken its place meanwhile, that one is read: never parts of both.
 

@@ -53,7 +53,7 @@ _KINDS = (
 def load(
     path: str | os.PathLike[str], *, trust_compiled: bool = False, ops: Collection[str] = ()
 ) -> Any:
-    """What `save` wrote: a `LoadedGraph` of a directory, a state of a file. OneFlow: ``load``.
+    """Load what `save` wrote: a `LoadedGraph` of a directory, a state of a file. OneFlow: ``load``.
 
     Nothing is unpickled or imported, no source is run: programs are lists of torch's ops, and what
     is loaded calls those and no others. Nothing comes back unless each byte is as it was written.
@@ -109,7 +109,7 @@ def _state(place: str) -> Any:
 
 
 class _Loading:
-    """One directory on its way to a Graph."""
+    """The loading of a Graph from one directory."""
 
     def __init__(self, directory: Directory, namespaces: frozenset[str]) -> None:
         content = json.loads(directory.text(PROGRAM))

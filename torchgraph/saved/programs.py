@@ -170,7 +170,7 @@ def _node(gm: fx.GraphModule, node: fx.Node, constants: Constants, prefix: str) 
 
 @dataclass(frozen=True)
 class _Row:
-    """What an `Each` is made of."""
+    """The plain form of an `Each`."""
 
     name: str
     rows: tuple[str, ...]
