@@ -1,4 +1,4 @@
-"""Every private torch name in use, in one place, each feature-detected for torch 2.11 to 2.15.
+"""Private torch names, all in one place, each feature-detected for torch 2.11 to 2.15.
 
 Touches: torch past its public interface.
 Never: anything of torchgraph but errors, the environment and caches.
@@ -367,7 +367,7 @@ def tensor_guards(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Where the C++ part of each tensor lies."""
+    """The addresses of the tensors' TensorImpls."""
     return [tensor._cdata for tensor in tensors]
 
 
@@ -382,7 +382,7 @@ def is_view_of_leaf(tensor: torch.Tensor) -> bool:
 
 @cached_by_class
 def _saved_by(kind: type) -> list[str]:
-    """What a kind of autograd node saves, by name: ``saved_self``."""
+    """The names of the tensors saved by a kind of autograd node: ``saved_self``."""
     return [name.removeprefix("_raw_") for name in dir(kind) if name.startswith("_raw_saved_")]
 
 

@@ -1,4 +1,4 @@
-"""Which tensors a ``backward()`` was called on, whose history is freed then."""
+"""Tensors that ``backward()`` was called on, which frees their history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies below the interface of an fx.Graph."""
+"""Private parts of an fx.Graph."""
 
 from __future__ import annotations
 

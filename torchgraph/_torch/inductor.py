@@ -1,4 +1,4 @@
-"""Every name of torch's Inductor in use. Importing this file does not load Inductor; calls do."""
+"""Names of torch's Inductor. Importing this file does not load Inductor; calls do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def compile_ahead(
 
 
 def load_ahead(path: str) -> Callable[..., Any]:
-    """What `compile_ahead` compiled."""
+    """Load a package that `compile_ahead` compiled."""
     with environment_kept():
         package: Callable[..., Any] = _inductor().aoti_load_package(path)
     return package

@@ -28,7 +28,7 @@ _running = threading.local()
 
 @functools.cache
 def _kernels() -> list[torch.library.Library]:
-    """What hears, for as long as the process lives."""
+    """The library registrations that hear ops, for as long as the process lives."""
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda op, *args, **kwargs: _running.listener(op, args, kwargs), "Fake")
     own = torch.library.Library("aten", "IMPL")

@@ -1,4 +1,4 @@
-"""What an nn.Module keeps, as attributes and by their names."""
+"""Private state of an nn.Module, as attributes and by their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ state_in: Callable[[dict[str, Any]], tuple[dict[str, Any], ...]] = operator.item
 
 
 def versions_of(state: object) -> Any:
-    """What a ``state_dict()`` says about versions of modules; None where it says nothing."""
+    """The module versions in a ``state_dict()``; None where it has none."""
     return getattr(state, "_metadata", None) if isinstance(state, OrderedDict) else None
 
 

@@ -1,4 +1,4 @@
-"""What an op says about itself, and the ways to call it."""
+"""Properties of ops, and the ways to call them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch keeps in optimizers, in their schedulers and in grad scalers."""
+"""Private state of optimizers, of their schedulers and of grad scalers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def own_step_hooks_aside(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def own_step_hooks(optimizer: torch.optim.Optimizer) -> tuple[list[Any], list[Any]]:
-    """Those that are called before its step, and those after it."""
+    """The hooks that are called before the optimizer's step, and those after it."""
     before, after = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
     held = vars(optimizer)
     return list(held.get(before, {}).values()), list(held.get(after, {}).values())
@@ -92,7 +92,7 @@ def loads_plainly(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
-    """Where hooks around the step are kept, of this (if it has any) and of every optimizer."""
+    """The dicts of step hooks, of this optimizer (if it has any) and of every optimizer."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     own = (vars(optimizer)[name] for name in names if name in vars(optimizer))
     return (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
@@ -166,6 +166,6 @@ INNER_SCHEDULERS = "_schedulers"
 
 
 def schedulers_in(scheduler: Any) -> Sequence[Any]:
-    """Those that a chain or a sequence of schedulers steps; none in a plain one."""
+    """The schedulers that a chain or a sequence of schedulers steps; none in a plain one."""
     found: Sequence[Any] = vars(scheduler).get(INNER_SCHEDULERS, ())
     return found

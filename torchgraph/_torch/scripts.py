@@ -1,4 +1,4 @@
-"""What TorchScript says about its modules."""
+"""Private properties of TorchScript modules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def identity_of(module: Any) -> int | None:
 
 
 def names_of(module: Any) -> tuple[str, ...] | None:
-    """Its attributes, parameters and buffers among them; None where it does not tell."""
+    """The names of a module's attributes, parameters and buffers; None where unknown."""
     concrete: object = getattr(module, "_concrete_type", None)
     if concrete is None:
         concrete = torch._C.ConcreteModuleType.from_jit_type(module._c._type())

@@ -1,4 +1,4 @@
-"""What surrounds a call: torch's own switches, modes and hooks, and its compiler."""
+"""Global state around a call: torch's own switches, modes and hooks, and its compiler."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def ambient() -> tuple[object, ...]:
 
 
 def unfollowed() -> str:
-    """What surrounds the call that no program can follow, and so runs in eager; empty: nothing."""
+    """The state around the call that no program can follow, in words; empty for none."""
     if dispatch_modes() or function_modes():
         found = _mode()
         if found:
@@ -155,7 +155,7 @@ def uncompiled() -> AbstractContextManager[object]:
 
 
 class _Uncompiled(threading.local):
-    """Whether this thread runs what was compiled as it was before; may be entered again."""
+    """A thread's reentrant flag: compiled functions run as their originals."""
 
     depth = 0
 
@@ -189,7 +189,7 @@ _traces = itertools.count(_OWN_FRAMES)
 
 
 class TraceLog:
-    """What `TORCH_TRACE` logs of one compilation, for tlparse, which lists it as a frame's own.
+    """Entries in `TORCH_TRACE` for one compilation, which tlparse lists as a frame's own.
 
     Nothing is done, and nothing is rendered, where torch logs no trace.
     """
@@ -216,12 +216,12 @@ is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
 
 def checks_arguments() -> bool:
-    """Whether torch's distributions check their arguments, as their class has it."""
+    """True where torch's distributions check their arguments by default."""
     return bool(torch.distributions.Distribution._validate_args)
 
 
 class KeptCasts:
-    """Whether casts of weights are kept since a step that has updated them.
+    """Detection of cached autocast weights that a step has outdated.
 
     Autocast keeps them until its outermost block ends, or they are cleared; eager computes with
     them although the weights are others. Nobody can ask for them: a parameter of our own tells,

@@ -18,7 +18,7 @@ from .names import standing_for
 
 
 def symbolic_function(name: str) -> Callable[[object], object] | None:
-    """What takes the ``exp`` or ``sin`` of a symbolic number; None where torch has none."""
+    """The function for ``exp`` or ``sin`` of a symbolic number; None where torch has none."""
     return getattr(torch, f"_sym_{name}", None)
 
 
@@ -144,7 +144,7 @@ def standing_in(
 
 
 def _without_own(namespace: dict[str, Any], code: object) -> dict[str, object]:
-    """What stands for builtins where the module has none of that name of its own."""
+    """Replacements of builtins that the module does not shadow by a name of its own."""
     return {name: made for name, made in _NAMES.items() if name not in namespace}
 
 

@@ -1,4 +1,4 @@
-"""What tensors, their memory and generators tell about themselves."""
+"""Private properties of tensors, of their memory and of generators."""
 
 from __future__ import annotations
 

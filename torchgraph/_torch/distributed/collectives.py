@@ -45,7 +45,7 @@ def begin_broadcast(tensor: torch.Tensor, source: int, group: str) -> torch.Tens
 
 
 def gathered(tensor: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
-    """Those of all ranks one after the other: ``(n, ...)`` becomes ``(ranks * n, ...)``."""
+    """The tensors of all ranks concatenated: ``(n, ...)`` becomes ``(ranks * n, ...)``."""
     return wait(ops().all_gather_into_tensor(tensor, ranks, group))
 
 
@@ -127,7 +127,7 @@ def communication_noted() -> Iterator[None]:
 
 
 def reduction() -> str | None:
-    """How the reduction that has just begun combines: ``"sum"``; None where nobody knows."""
+    """The reduce op of the collective that has just begun: ``"sum"``; None where unknown."""
     if not _noted:
         return None
     how = _noted.pop().reduceOp

@@ -1,4 +1,4 @@
-"""What a `DistributedDataParallel` keeps to itself: its parameters, buckets, and what hooks it."""
+"""Private state of a `DistributedDataParallel`: its parameters, buckets, hooks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _dist: Any = torch.distributed  # its types leave out what begins with an unders
 
 
 def parameters_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """Those that it averages."""
+    """The parameters whose gradients ``ddp`` averages."""
     held: list[torch.Tensor] = ddp._module_parameters
     return [parameter for parameter in held if parameter.requires_grad]
 
 
 def buffers_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """Those that it broadcasts."""
+    """The buffers that ``ddp`` broadcasts."""
     ignored = ddp.parameters_to_ignore
     return [buffer for name, buffer in ddp.module.named_buffers() if name not in ignored]
 
@@ -32,7 +32,7 @@ def bucket_bytes_of(ddp: DistributedDataParallel) -> tuple[int, int]:
 
 
 def why_not(ddp: DistributedDataParallel) -> str:
-    """What of it no other reducer does, in words; empty for nothing."""
+    """The first feature of ``ddp`` that no other reducer has, in words; empty for none."""
     found: dict[str, Any] = {
         "a communication hook (register_comm_hook)": getattr(ddp, "_comm_hooks", ()),
         "a hook for buffers": hasattr(ddp, "buffer_hook"),
@@ -49,7 +49,7 @@ def _python_reducer(ddp: DistributedDataParallel) -> bool:
 
 
 def inside(modules: Iterator[nn.Module]) -> list[DistributedDataParallel]:
-    """Those among modules."""
+    """The DDP wrappers among modules."""
     return [module for module in modules if isinstance(module, DistributedDataParallel)]
 
 

@@ -34,13 +34,13 @@ def mesh_of(device: str, ranks: Any) -> DeviceMesh:
 
 
 def coordinate(mesh: DeviceMesh) -> Sequence[int] | None:
-    """Where this rank is in a mesh; None where it is not in it."""
+    """The coordinate of this rank in a mesh; None where it is not in it."""
     found: Sequence[int] | None = mesh.get_coordinate()
     return found
 
 
 def gathered(value: object, group: Any, count: int) -> list[Any]:
-    """What each rank of a group gives, in order."""
+    """The objects that the ranks of a group give, in order."""
     found: list[Any] = [None] * count
     dist.all_gather_object(found, value, group=group)
     return found
@@ -52,7 +52,7 @@ def broadcast_along(tensor: torch.Tensor, mesh: DeviceMesh, dim: int) -> None:
 
 
 def sent(whole: torch.Tensor | None, like: torch.Tensor, source: int, device: str) -> torch.Tensor:
-    """What rank ``source`` has, on every rank of the default process group."""
+    """The tensor of rank ``source``, broadcast over the default process group."""
     if whole is None:
         whole = torch.empty(like.shape, dtype=like.dtype, device=device)
     whole = whole.detach().contiguous().to(device)

@@ -70,7 +70,7 @@ def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None, other: Any) ->
 
 
 def whole_with_history(tensor: torch.Tensor, mesh: Any, inner: Any) -> torch.Tensor:
-    """What a DTensor is when it lies whole over ``mesh``, for autograd.
+    """A DTensor replicated over ``mesh``, as a local tensor with autograd history.
 
     Its gradient is the mean over the ranks of ``mesh``.
 
@@ -101,7 +101,7 @@ def laid_out(gradient: torch.Tensor, layout: Any) -> torch.Tensor:
 
 
 def cut_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """This rank's part of what all ranks have, laid out as a DTensor is; nothing is sent."""
+    """This rank's part of a tensor that all ranks have, placed as ``like``; nothing is sent."""
     held: Any = like
     here = whole.detach().to(held.device)
     where = held.device_mesh, held.placements
