@@ -64,7 +64,7 @@ def guards() -> ModuleType | None:
 
 
 def failure(part: str) -> str | None:
-    """Why a library that is there could not be loaded; None where it was, or was not needed yet."""
+    """The reason why an existing library failed to load; None where it loaded or was not needed."""
     return _failed.get(part)
 
 

@@ -218,7 +218,7 @@ class GraphStrategy(SingleDeviceStrategy):
         return self._called(args[:1], len(args) > 1, False, False, 0)[1]
 
     def _run(self, given: Mapping[str, Any], first: bool, last: bool) -> ClosureResult:
-        """One micro-batch of automatic optimization."""
+        """Run a micro-batch of automatic optimization."""
         trainer = self._trainer
         self._index = given.get("batch_idx")
         batch = tuple(value for name, value in given.items() if name != "batch_idx")

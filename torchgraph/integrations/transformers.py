@@ -98,7 +98,7 @@ class GraphTrainer(GraphTrainerMixin, transformers.Trainer):
 
 
 class _Loop:
-    """What one ``train()`` gives the program to call, and finds done by it."""
+    """The objects that one ``train()`` lets the program call."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -119,7 +119,7 @@ class _Loop:
             yield
 
     def clip(self, model: nn.Module) -> Any:
-        """What the loop does between the backward and the update: the norm, if it has one."""
+        """The code between the backward and the update: clipping, and the norm if there is one."""
         trainer, norm = self.trainer, None
         most = trainer.args.max_grad_norm
         if most is not None and most > 0:
@@ -147,7 +147,7 @@ class _Loop:
         return loss
 
     def _look(self) -> None:
-        """What this run is about, once its optimizer is made."""
+        """Inspect the run once its optimizer is made, and decide whether the program serves it."""
         trainer = self.trainer
         self._wrapped = trainer.optimizer
         self.optimizer = behind(trainer.optimizer)
@@ -192,7 +192,7 @@ class _Loop:
 
 
 def _refused(trainer: Any) -> str:
-    """Why the Trainer's own loop runs; empty where the program does."""
+    """The reason why the Trainer's own loop runs; empty where the program does."""
     args, accelerator = trainer.args, trainer.accelerator
     optim = str(getattr(args.optim, "value", args.optim))
     reasons = {
