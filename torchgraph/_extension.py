@@ -69,7 +69,7 @@ def failure(part: str) -> str | None:
 
 
 def _look_at(library: Path) -> None:
-    """OSError for one that is cut off: the loader maps what is missing, and the process dies."""
+    """Raise OSError for a truncated library: the loader would map missing pages and crash."""
     with library.open("rb") as file:
         header = file.read(64)
     if not header.startswith(b"\x7fELF"):

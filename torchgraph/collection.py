@@ -26,11 +26,11 @@ class _Pauses:
         self._open: Counter[int] = Counter()
         """By thread."""
         self._enabled = False
-        """What the first of those that are open found."""
+        """Whether the collector was on when the first open block began."""
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """The child of a fork has one thread."""
+        """Reset after a fork: the child has one thread."""
         here, was_open = threading.get_ident(), bool(self._open)
         own = self._open[here]
         self._lock, self._open = threading.RLock(), Counter({here: own} if own else {})

@@ -28,7 +28,7 @@ class _Steps(dict["StepFunction", "_MethodStep"], Itself):
     _end: weakref.ref[Any] | None = None
 
     def end_with(self, owner: object) -> None:
-        """Let all go once the object is gone: they hold its attributes, among which they are."""
+        """Clear the steps once ``owner`` is gone: they hold attributes that hold them."""
         self._end = weakref.ref(owner, lambda _: self.clear())
 
     def __deepcopy__(self, memo: Any) -> _Steps:

@@ -27,7 +27,7 @@ def is_dispatched(name: str) -> bool:
 
 
 def schema_if_any(target: Any) -> FunctionSchema | None:
-    """The schema of what may be no op."""
+    """The schema of ``target``; None where it is no op."""
     return getattr(target, "_schema", None)
 
 

@@ -27,7 +27,7 @@ def set_attribute(module: Any, name: str, value: Any) -> None:
 
 
 def identity_of(module: Any) -> int | None:
-    """Equal to the hash of the owner of its methods; None for what is no TorchScript module."""
+    """The hash of the module's C++ object, which owns its methods; None for other modules."""
     return hash(module._c) if hasattr(module, "_c") else None
 
 
@@ -45,7 +45,7 @@ def names_of(module: Any) -> tuple[str, ...] | None:
 
 
 def ops_of(module: Any) -> set[str]:
-    """The kinds of nodes in its methods, with all that they call."""
+    """The kinds of nodes in the module's methods, calls inlined."""
     found: set[str] = set()
     for name in module._c._method_names():
         graph = module._c._get_method(name).inlined_graph  # held: it owns its nodes

@@ -42,7 +42,7 @@ _switches: list[Callable[[], object]] = [
         if hasattr(torch._C, name)
     ),
 ]
-"""Those of all ops, and those by which scaled_dot_product_attention chooses its kernel."""
+"""Switches that affect all ops, or that choose the kernel of scaled_dot_product_attention."""
 _einsum: dict[str, object] = vars(getattr(opt_einsum, "m", opt_einsum))
 
 
@@ -139,7 +139,7 @@ def _value(value: object) -> object:
 
 
 def uncompiled() -> AbstractContextManager[object]:
-    """In the block, what this thread calls of `torch.compile` runs as it was before."""
+    """Let functions compiled by `torch.compile` run uncompiled in this thread in the block."""
     frames: object = sys.modules.get("torch._dynamo.eval_frame")
     if frames is None:
         return nullcontext()  # nothing has ever been compiled
@@ -184,7 +184,7 @@ _ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0
 
 _logging = torch._logging._internal
 _OWN_FRAMES = 10_000
-"""Where the numbers of ours begin: Dynamo counts its frames from 0."""
+"""The first frame id of torchgraph's log entries: Dynamo counts its frames from 0."""
 _traces = itertools.count(_OWN_FRAMES)
 
 
@@ -232,7 +232,7 @@ class KeptCasts:
         self._mark: torch.nn.Parameter | None = None
 
     def updated(self) -> None:
-        """A step has updated weights; casts of them may be kept."""
+        """Note that a step has updated weights, whose casts may be cached."""
         if not any_autocast() or not torch.is_autocast_cache_enabled():
             return
         device = "cpu" if torch.is_autocast_enabled("cpu") else "cuda"
@@ -262,7 +262,7 @@ kept_casts = KeptCasts()
 
 @contextmanager
 def casts_stay() -> Iterator[None]:
-    """A block of autocast that ends in here is not the outermost, whose end clears them."""
+    """Keep the autocast cache: autocast blocks that end in this block are not outermost."""
     torch.autocast_increment_nesting()
     try:
         yield

@@ -20,7 +20,7 @@ from ..errors import CheckpointDamaged, NotSavable
 from .tensors import Stored, as_noted, problem_of, stored
 
 DEPTH = 100
-"""How deep a state may be nested; real ones are at ten. JSON's own reader has a limit, too."""
+"""The deepest nesting of a state; real ones are at ten. JSON's own reader has a limit, too."""
 
 _EXACT = 2**53  # integers up to here are the same in every reader of JSON
 

@@ -19,7 +19,7 @@ class Fakes:
         self._made: dict[TensorLayout, torch.Tensor] = {}
 
     def of(self, layout: TensorLayout) -> torch.Tensor:
-        """The fake for a tensor that lies so."""
+        """The fake tensor of this layout."""
         found = self._made.get(layout)
         if found is None:
             found = self._made[layout] = self._fake(layout, self._storage(layout))

@@ -55,9 +55,9 @@ class Collective:
     group: str
     """The name of the process group."""
     ranks: int | None = None
-    """How many are in the group, where the node says so."""
+    """The size of the group, where the node says so."""
     tensors: int = 1
-    """How many travel together."""
+    """The number of tensors that travel together."""
 
 
 def collective_of(node: fx.Node) -> Collective | None:

@@ -24,11 +24,11 @@ class OpCall:
     """A call of an op, or as many equal ones as there are rows."""
 
     node: fx.Node
-    """What calls the op: a node of the program, or of the body of one of its nodes."""
+    """The node that calls the op: one of the program, or of the body of one of its nodes."""
     within: fx.Node
     """The node of the program."""
     rows: int
-    """How often the op is called when the program runs once."""
+    """The number of calls of the op in one run of the program."""
     bytes: int
     """Read and written by one call, the mean over rows."""
 
@@ -59,7 +59,7 @@ class Work:
         )
 
     def between(self, begins: float, ends: float) -> Work:
-        """A part of it, its calls left out: those from 0 to 1 are all of it together."""
+        """The FLOPs and bytes between two fractions of this work, without its calls."""
         flops, moved = (
             int(whole * ends) - int(whole * begins) for whole in (self.flops, self.bytes)
         )

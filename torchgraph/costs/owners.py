@@ -25,7 +25,7 @@ class Part(NamedTuple):
     begins: float = 0.0
     ends: float = 1.0
     rows: int = 1
-    """How many parameters it is for."""
+    """The number of parameters that it is for."""
 
     @property
     def size(self) -> float:

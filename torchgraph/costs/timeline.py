@@ -75,7 +75,7 @@ class Wire:
 
     ranks: int
     bytes: float
-    """That a rank sends in a second, while all of them do."""
+    """Bytes that a rank sends in a second, while all of them do."""
     message: float
     """Seconds from one rank to the next, however short the message."""
     backend: str = "nccl"
@@ -102,14 +102,14 @@ class Item:
     phase: Phase
     module: str = ""
     times: int = 1
-    """How often it is called in one step."""
+    """The number of calls in one step."""
     is_view: bool = False
     flops: int = 0
     """In one call, as the rest is."""
     dtype: torch.dtype | None = None
     """In which a product multiplies."""
     kind: str = PRODUCT
-    """What the FLOPs are of: ``product``, ``convolution`` or ``attention``."""
+    """The kind of op with FLOPs: ``product``, ``convolution`` or ``attention``."""
     bytes: int = 0
     elements: int = 0
     """Through a function such as ``exp``, or a norm."""
@@ -148,7 +148,7 @@ class Timeline:
 
     @property
     def computing(self) -> float:
-        """Seconds that the one lane computes."""
+        """Seconds of work in the compute lane."""
         return sum(s.seconds for s in self.spans if s.lane == COMPUTE and not s.item.is_wait)
 
     @property

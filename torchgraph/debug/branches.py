@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Branch:
-    """A module, or what stands in its place."""
+    """A node of the tree: a module, or a line in place of one."""
 
     label: list[Piece]
     details: list[Piece] = field(default_factory=list)
@@ -224,7 +224,7 @@ class _Grower:
 
 
 def _without_last_nones(leaves: Sequence[DescribedLeaf]) -> Sequence[DescribedLeaf]:
-    """Arguments without those that are None to the last: most are defaults."""
+    """The arguments without trailing Nones: most are defaults."""
     end = len(leaves)
     while end and leaves[end - 1][1] == _NONE:
         end -= 1
@@ -237,7 +237,7 @@ def _tensors(forest: ModuleForest) -> Iterator[TensorEntry]:
 
 
 def _most(found: Iterable[TensorMeta | None]) -> str:
-    """The device of most of them."""
+    """The most frequent device; ``cpu`` where there is none."""
     devices = Counter(str(meta.device) for meta in found if meta is not None)
     return devices.most_common(1)[0][0] if devices else "cpu"
 

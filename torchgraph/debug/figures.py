@@ -26,7 +26,7 @@ class Figures:
     ops: int = 0
     """Calls of ops that compute, of all micro-batches; views are none."""
     flops: int = 0
-    """Those of products, a multiply-add as two."""
+    """FLOPs of products, a multiply-add as two."""
     moved: int = 0
     """Bytes read and written."""
     kept: int = 0
@@ -48,11 +48,11 @@ class Totals:
 
     phases: dict[Phase, Figures] = field(default_factory=dict)
     made: Made = field(default_factory=Counter)
-    """What passes made."""
+    """The ops that passes made."""
     nodes: int = 0
     """Nodes of the forward and the backward part that are ops."""
     captured: int = 0
-    """How many they were before the passes."""
+    """The number of nodes before the passes."""
 
     def add(self, other: Totals) -> None:
         """Count another module's, too."""
@@ -96,7 +96,7 @@ def totals_of(
 
 
 def _nodes(program: Program, forest: ModuleForest) -> dict[str, int]:
-    """Without those of the update, which are counted by parameter, or once for all."""
+    """Op nodes by module path, without the update's, which count by parameter or once for all."""
     found = phase_counts(program, forest.place)
     return {path: counts.total() - counts[Phase.UPDATE] for path, counts in found.items()}
 

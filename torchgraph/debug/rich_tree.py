@@ -42,7 +42,7 @@ _KEEP = ("params", "phase", "time", "FLOPs", "moved", "kept", "ops", "own")
 _WORDS = 30
 """Cells that are left for the words before a column finds room."""
 _WIDE = 48
-"""The same, for `own`, which the text has as well."""
+"""The cells left for the words before the column `own`, which the text has as well."""
 _NARROWEST = 20
 _INDENT = Piece("  ")
 """Before what goes on from the line above."""
@@ -225,7 +225,7 @@ class _Page:
 
 
 def _printable(piece: Piece) -> Piece:
-    """Without what would move the cursor, turn the line, or be no text at all."""
+    """The piece with control and other unprintable characters escaped."""
     if piece.text.isprintable():
         return piece
     shown = (c if c.isprintable() else ascii(c)[1:-1] for c in piece.text)

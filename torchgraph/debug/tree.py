@@ -28,7 +28,7 @@ class TreeSource:
     config_repr: str
     modules: Mapping[str, nn.Module]
     checkpointing: Mapping[str, bool] = field(default_factory=dict)
-    """What was said of modules by path: whether their activations are recomputed."""
+    """The checkpointing setting of modules by path: whether activations are recomputed."""
     stages: Mapping[str, tuple[int, Any]] = field(default_factory=dict)
     """Likewise: in which pipeline stage they are, and where that is."""
     program: Program | None = None
@@ -36,23 +36,23 @@ class TreeSource:
     inputs: Sequence[DescribedLeaf] = ()
     """Arguments by their path in (args, kwargs): ``0.0`` the first, ``1.mask`` a keyword."""
     outputs: Sequence[DescribedLeaf] = ()
-    """What build returns: ``0.0`` is the only value, or the first of a tuple."""
+    """The values that build returns: ``0.0`` is the only one, or the first of a tuple."""
     stack: StackOf = no_stack
-    """How much of the stack the operators of a module show."""
+    """The depth of the stack that the operators of a module show."""
     captured: Program | None = None
     """The program before its passes."""
     seconds: Mapping[str, float] | None = None
     """Time by node of ``program``, where it was measured."""
     besides: Mapping[tuple[str, Phase], float] | None = None
-    """The same of nodes that lowering made, by module and phase."""
+    """Like ``seconds``, for nodes that lowering made, by module and phase."""
     amp: torch.dtype | None = None
-    """What mixed precision computes in; None without it."""
+    """The dtype of mixed precision; None without it."""
     eager: str = ""
     """Why no program serves the Graph's calls; empty where one does, or may come."""
 
 
 LINES = 2000
-"""How many of them a text has before the rest is only counted."""
+"""The number of lines after which the rest of a text is only counted."""
 _CUT = "… graph.full_text() has all lines, print(graph.model.layer) those of a part"
 
 

@@ -93,7 +93,7 @@ class Hooks:
 
 
 def same_attribute(attributes: Mapping[str, object], name: str, value: object) -> bool:
-    """True when an attribute is as it was read: equal if `same_value` knows it, else the same."""
+    """True when an attribute still has the value that was read, by `same_value`."""
     return same_value(value, attributes.get(name, ABSENT))
 
 
@@ -169,7 +169,7 @@ class Instances:
         return all(own.get(name) is value for own, name, value in self._patched)
 
     def compile(self, checks: CompiledChecks) -> None:
-        """Add this, and what those dicts hold, to the compiled checks."""
+        """Add the modules' classes, attributes and state dicts to the compiled checks."""
         for module, own in zip(self._modules, self._own, strict=True):
             plain = is_initialized(own)
             checks.instance(module, own, STATE if plain else ())

@@ -38,7 +38,7 @@ class Patching:
         self._lock = threading.RLock()
         self._thread: int | None = None
         self.ended = (0, 0)
-        """How often classes were patched until now, and by which thread the last time."""
+        """The number of times that classes were patched, and the thread that did so last."""
         self._outwaited: tuple[int | None, tuple[int, int]] | None = None
         """A recording for which somebody has waited in vain."""
         self._waits = threading.local()

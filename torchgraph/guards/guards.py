@@ -102,7 +102,7 @@ class Modules:
         return ""
 
     def _same_spaces(self) -> bool:
-        """False where tensors were swapped, attributes and all."""
+        """False where tensors were swapped together with their attributes."""
         return all(map(operator.is_, map(vars, self.tensors), self._spaces))
 
     def compile(self, checks: CompiledChecks) -> None:
@@ -188,7 +188,7 @@ class Guards:
 
     @property
     def form(self) -> str:
-        """``"compiled"`` or ``"python"``: what checks them."""
+        """The form of the checks: ``"compiled"`` or ``"python"``."""
         return "python" if self._module is None else "compiled"
 
     def hold(self) -> bool:
@@ -238,7 +238,7 @@ class Guards:
         return checks
 
     def _compile(self, checks: CompiledChecks) -> CompiledChecks:
-        """Compiled checks that hold as long as all is what it is now, just found to be good."""
+        """Add all present values, just found to be valid, to the compiled checks."""
         self._modules.compile(checks)
         self.outside.compile(checks)
         compared = (*self._modules.tensors, *self.outside.tensors)
@@ -323,7 +323,7 @@ class GuardTimes:
         self._checks = 0
         self._seconds: deque[float] = deque(maxlen=_KEPT)
         self._between: deque[float] = deque(maxlen=_KEPT)
-        """What passed from one check to the next, on average since the last that was timed."""
+        """Seconds from one check to the next, on average since the last timed one."""
         self._last = 0.0
         self._timed, self._next = 0, _ENOUGH
         self.is_due = False

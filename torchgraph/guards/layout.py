@@ -42,9 +42,9 @@ class ImplOffsets(NamedTuple):
     grad: int
     """In the AutogradMeta: the address of the gradient."""
     no_grad: int
-    """What is there when there is none."""
+    """The word at ``gradient`` of a tensor without one."""
     no_view: int
-    """How the AutogradMeta begins of a tensor that is no view of another."""
+    """The first word of the AutogradMeta of a tensor that is no view."""
     offset: int
     """In the TensorImpl: the storage offset."""
     shape: int
@@ -52,7 +52,7 @@ class ImplOffsets(NamedTuple):
     strides: int
     """In the TensorImpl: the stride of dimension 0."""
     dims: int
-    """How many dimensions there is room for; a tensor with more keeps them elsewhere."""
+    """The dimensions that fit in the TensorImpl; a tensor with more keeps them elsewhere."""
     storage: int
     """In the TensorImpl: the address of its storage."""
     start: int

@@ -119,19 +119,19 @@ class Name:
     shown: str
     """The expression, spelled as in the code."""
     owner: Callable[[], object]
-    """Where it begins; None when that is gone, and nobody can read it any more."""
+    """The object at which the name begins; None once it is gone, and nobody can read it."""
     path: Path
     deep: bool
     """All inside of a container counts."""
     found: Any
     """The `look` at what was there."""
     value: str
-    """The same in words."""
+    """The found value in words."""
     where: SourceLine | None
     moved: bool = False
     """The step itself left something else there."""
     aspect: Aspect = Aspect.CONTENT
-    """What of it counts."""
+    """The part of the value that is compared."""
     guarded: bool = True
     """False where what was there does not decide what the step does, as far as Python goes."""
 
@@ -182,7 +182,7 @@ class Names:
         return Names(list({name.key: name for name in (*self._all, *names)}.values()))
 
     def values(self) -> list[tuple[str, str]]:
-        """(name, value) of those that are more than the same object."""
+        """(name, value) of the names that are compared by value, not by identity."""
         named = [name for name in self._all if not isinstance(name.found, Same)]
         return list(dict.fromkeys((name.shown, name.value) for name in named))
 
@@ -191,7 +191,7 @@ class Names:
         return next((name.shown for name in self._all if not name.holds()), "")
 
     def by_owner(self) -> list[tuple[str, Names]]:
-        """By what is read of, as the code spells it: ``cfg`` of ``cfg.rate``."""
+        """The names by the owner they are read from: ``cfg`` of ``cfg.rate``."""
         found: dict[str, list[Name]] = {}
         for name in self._all:
             owner = name.shown.rpartition(".")[0] or name.shown.partition("[")[0]
@@ -206,7 +206,7 @@ class Names:
 _FIXED = UNCHANGING - {frozenset}
 """Classes of what holds nothing that changes."""
 _OF_OTHERS = frozenset({Aspect.LIKENESS, Aspect.LAYOUT})
-"""What counts of tensors that others replace."""
+"""The aspects of tensors that others may replace."""
 
 
 class Answering:
@@ -228,7 +228,7 @@ class NameChecks:
         """Steps that are compared in Python, each time for the whole name."""
 
     def add(self, names: Iterable[Name]) -> None:
-        """Compare where they lead now; no more of those that begin at what is gone."""
+        """Add checks of the names' present values; names whose owner is gone are left out."""
         for name in names:
             if name.aspect in _OF_OTHERS and name.owner() is not None:
                 self._checks.call(name.holds, ())  # whichever container they lie in
@@ -291,7 +291,7 @@ class NameChecks:
         return True
 
     def _in_class(self, cls: Any, name: str) -> bool:
-        """Compare what a class has, and that those before it in the order have none of their own.
+        """Compare a class attribute, and its absence from earlier classes in the MRO.
 
         Types that nobody can change are passed over.
         """

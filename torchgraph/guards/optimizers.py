@@ -130,7 +130,7 @@ def _settings(group: dict[str, object]) -> object:
 
 
 def _frozen(value: object) -> object:
-    """A setting, or what slots hold, by identity, but for plain values; numbers may move."""
+    """The form of a setting, or of a slot's value, to compare: numbers by type, others by look."""
     if isinstance(value, (tuple, list)):
         return type(value), tuple(map(_frozen, value))
     if isinstance(value, dict):

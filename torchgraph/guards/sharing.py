@@ -48,7 +48,7 @@ class Sharing:
             self._places = []
 
     def hold(self) -> bool:
-        """True when those share memory that did, as they did, and no others."""
+        """True when the states that share memory are those of before, at the same offsets."""
         states = self._laid_out()
         if len(states) == len(self._places) and all(
             map(MemoryLocation.holds, self._places, states)
@@ -94,7 +94,7 @@ class Alias(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor, path: str) -> Alias:
-        """With the place that it has now."""
+        """The alias of ``tensor``, with its present place."""
         return cls(weakref.ref(tensor), path, _place(tensor))
 
     def lies_in(self, state: torch.Tensor) -> bool:

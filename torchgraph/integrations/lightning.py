@@ -44,7 +44,7 @@ class _ByPath(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A tensor among those that were logged."""
+    """The number of a logged tensor."""
 
     number: int
 
@@ -56,7 +56,7 @@ class _Log:
         self.logged: list[list[Any]] = []
         """For each ``self.log`` its hook, name, value and options; numbers in it may move."""
         self.tensors: list[torch.Tensor] = []
-        """Those among the values: a list that holds tensors holds no number that moves."""
+        """The tensors among the values: a list that holds tensors holds no number that moves."""
         self._stand_in = self._keep  # one object: each call would make another bound method
         self._module: LightningModule | None = None
 
@@ -97,7 +97,7 @@ class _Log:
         held._current_fx_name = before
 
     def _found(self, value: Any) -> Any:
-        """The value that `_value` stands for."""
+        """The value behind a placeholder made by `_value`."""
         if isinstance(value, _Tensor):
             return self.tensors[value.number]
         if isinstance(value, _ByPath):

@@ -27,7 +27,7 @@ from ..step_function import step
 from . import CACHE_SIZE
 
 _CLIPPING = ("_clip_grad_norm", "_get_grad_norm")
-"""What the loop of transformers 5 clips by, and where a subclass may clip in its own way; private.
+"""The methods by which the loop of transformers 5 clips, and that subclasses override; private.
 
 That of transformers 4 calls ``accelerator.clip_grad_norm_`` itself, and has none of the two.
 """
@@ -104,7 +104,7 @@ class _Loop:
         self.trainer = trainer
         self.training_step: Callable[..., Any] = trainer.training_step
         self.optimizer: Any = None
-        """That of torch, behind accelerate's."""
+        """The optimizer of torch, behind accelerate's."""
         self._wrapped: Any = None
         self._served = False
         self._said: set[str] = set()

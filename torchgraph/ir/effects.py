@@ -31,7 +31,7 @@ _COMMUNICATION = frozenset(
 )
 
 _COLLECTIVES_IN_PLACE = frozenset({"all_reduce", "broadcast"})
-"""Those that have a form which writes its argument: the functional one works on a copy."""
+"""Collectives with a form that writes its argument: the functional one works on a copy."""
 
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
 """Views of their argument, although their schemas do not say so."""

@@ -39,7 +39,7 @@ class StateName(str):
     kind: NameKind
     owner: str | int
     key: tuple[str, ...]
-    """Where it is in its owner: ``("exp_avg",)``, ``("betas", "0")``."""
+    """The keys to the state in its owner: ``("exp_avg",)``, ``("betas", "0")``."""
     optimizer: int | None
     """The number of the optimizer that keeps it; None for what none keeps."""
     _fields: tuple[Any, ...]
@@ -76,11 +76,11 @@ class StateName(str):
         return StateName, (self.kind, self.owner, self.key, self.optimizer)
 
     def again(self) -> StateName:
-        """Another name for another state in its place: keys may be 0 and '0'."""
+        """A distinct name for another state with the same text: keys may be 0 and '0'."""
         return self._at(*self.key[:-1], f"{self.key[-1]}_")
 
     def below(self, key: Any) -> StateName:
-        """The name of what lies in this one: ``betas.0`` of ``betas``."""
+        """The name of an item of this setting: ``betas.0`` of ``betas``."""
         return self._at(*self.key, str(key))
 
     def _at(self, *key: str) -> StateName:
@@ -151,7 +151,7 @@ def is_number(name: str) -> bool:
 
 
 def number_of(name: str) -> int | None:
-    """The number of the optimizer that keeps it; None for what none keeps."""
+    """The number of the optimizer that keeps the state; None where none does."""
     return name.optimizer if isinstance(name, StateName) else None
 
 

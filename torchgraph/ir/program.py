@@ -119,7 +119,7 @@ class InputSpec:
     split: bool = False
     """True for an argument of the call of which a run gets one micro-batch after the other."""
     layout: Any = None
-    """How the DTensor lies over its mesh of which the program takes the local part; else None."""
+    """The layout of the DTensor of which the program takes the local part; else None."""
 
 
 class OutputKind(enum.Enum):
@@ -141,7 +141,7 @@ class OutputSpec:
     kind: OutputKind
     target: str
     layout: Any = None
-    """How the DTensor lies over its mesh that the user gets, of which this is the local part."""
+    """The layout of the DTensor that the user gets, of which this is the local part."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class ParameterGroup:
     parameters: tuple[str, ...]
     """Their fqns."""
     settings: tuple[tuple[str, object], ...]
-    """Those that are no floats: ``("amsgrad", False)``. The floats are inputs of the program."""
+    """Settings that are no floats: ``("amsgrad", False)``. The floats are inputs of the program."""
     hooked: bool = False
     """True when hooks run before or after the optimizer's step: their ops are among its own."""
 
@@ -177,7 +177,7 @@ class Signature:
     groups: tuple[ParameterGroup, ...] = ()
     """The param groups of the optimizers; none in an inference graph."""
     micro_batches: int = 1
-    """How often the forward and backward part runs in one call, before one update."""
+    """The number of runs of the forward and backward part in one call, before one update."""
 
     def by_fqn(self, fqn: str) -> InputSpec:
         """The input of that name, or the first whose name reads so; KeyError for none."""
@@ -215,7 +215,7 @@ class Provenance:
     stack: tuple[SourceLine, ...] = field(default=(), compare=False, repr=False)
     """Like ``frames``, with those of libraries; empty unless `debug` asks for them."""
     looker: Looker | None = field(default=None, compare=False, repr=False)
-    """Who looks at the value, of a node that expects one, where no line of the user's does."""
+    """The library code that reads an expected value where no line of the user's does."""
 
     @property
     def line(self) -> SourceLine | None:
@@ -240,7 +240,7 @@ class Saving:
     region: str
     """The path of its module, or which part of the forward it is."""
     number: int
-    """What its repeated nodes carry as `RECOMPUTED`."""
+    """The value of `RECOMPUTED` on the region's repeated nodes."""
     kept_before: int
     """Bytes that the forward leaves for the backward, without checkpointing."""
     kept_after: int

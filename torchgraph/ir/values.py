@@ -40,7 +40,7 @@ def mode_of(program: Program) -> FakeTensorMode:
 
 
 def own_like(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
-    """Another one like it, in memory of its own."""
+    """A fake tensor like ``fake``, in memory of its own."""
     with neutral(), mode:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 

@@ -58,7 +58,7 @@ class Memory:
         self._merged: dict[int, int] = {}
         """Storage of a fake value -> the one whose memory an in-place op put it in."""
         self._version: dict[int, int] = {}
-        """How often a memory was written."""
+        """The number of writes to each memory."""
         self._holds: dict[fx.Node, dict[int, int]] = {}
         """node -> the version of each of its memories that is its value."""
         self._lasting: dict[int, dict[str, fx.Node]] = {}

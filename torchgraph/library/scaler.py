@@ -126,4 +126,4 @@ update_scale_, update_scale = _two_forms(
     _update_scale,
     lambda state, *_: (state,),
 )
-"""What `torch.amp.GradScaler.update` makes of ``state``: the scale, the count of good steps."""
+"""`torch.amp.GradScaler.update` of ``state``: the scale, the count of good steps."""

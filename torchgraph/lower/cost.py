@@ -29,9 +29,9 @@ class Machine:
     """Constants of the machine that is assumed."""
 
     flops: float
-    """A second, in products."""
+    """FLOPs of products in a second."""
     convolved: float
-    """The same in convolutions."""
+    """FLOPs of convolutions in a second."""
     bytes: float
     """Read or written in a second."""
     launch: float
@@ -77,7 +77,7 @@ class Cost:
     flops: int
     """FLOPs of products and convolutions in one step."""
     bytes: int
-    """That its ops read and write."""
+    """Bytes that its ops read and write."""
     launches: int
     """Calls of ops that compute."""
     step_seconds: float

@@ -55,7 +55,7 @@ _ASSERTING = frozenset(
 
 
 def _may_abort(node: fx.Node) -> bool:
-    """True for an op of a GPU that no other values may reach.
+    """True for a GPU op that may assert, and so abort the process, on unchecked values.
 
     It asserts, or reads integers, not element by element, and may index by them.
     """

@@ -26,9 +26,9 @@ class Gathered:
             if spec.role is Role.PARAMETER and spec.fqn not in written
         }
         self._behind: set[fx.Node] = set()
-        """What is computed from parameters alone."""
+        """Nodes computed from parameters alone."""
         self._gathered: set[fx.Node] = set()
-        """What of it is behind a collective."""
+        """The nodes among `_behind` that depend on a collective."""
         for node in program.nodes:
             if node.op == "call_function" and node not in late and self._known(node, weights):
                 self._behind.add(node)
@@ -41,7 +41,7 @@ class Gathered:
         """True where the backward gathers for itself, so that nothing is kept for it."""
         read = [node for node in program.nodes if node in self._gathered and self._is_read(node)]
         self.values: list[fx.Node] = list(dict.fromkeys(map(self._base, read)))
-        """What is to be kept of it, each in memory of its own."""
+        """The gathered values to keep, each in memory of its own."""
 
     def makes(self, values: Iterable[fx.Node]) -> set[fx.Node]:
         """The nodes computed from parameters alone that ``values`` depend on, and themselves."""
@@ -66,7 +66,7 @@ class Gathered:
         return self._behind - needed
 
     def _is_read(self, node: fx.Node) -> bool:
-        """True for what others read than what is computed from parameters alone."""
+        """True for a node with readers outside of the computation from parameters alone."""
         return any(user not in self._behind for user in node.users)
 
     def _known(self, node: fx.Node, weights: set[fx.Node]) -> bool:

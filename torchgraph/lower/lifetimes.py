@@ -31,7 +31,7 @@ class Allocation:
     node: fx.Node
     """The call."""
     result: int
-    """Which of its results."""
+    """The index of the result."""
     nbytes: int
     """0 when nobody knows before the program runs."""
     born: int

@@ -1,4 +1,4 @@
-"""Lowered: what runs a step, be it one function or several; and what several have in common."""
+"""Lowered: the interface of what runs a step, one function or several, and shared parts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Lowered(Protocol):
 
     @property
     def copied(self) -> tuple[int, ...]:
-        """The places of the values that whoever runs it copies before, to put them back."""
+        """The input positions that a caller copies before a run, to restore after a failure."""
 
     def wrote(self, error: BaseException) -> bool:
         """True when the run that failed had begun to write states that are not `copied`."""
@@ -71,7 +71,7 @@ class Lowered(Protocol):
 
 
 class Composite(ABC):
-    """A step in parts: it does what one of them does, and failed where one of them failed."""
+    """A step made of several executables; it wrote, moved or failed where one of them did."""
 
     @property
     @abstractmethod
@@ -108,7 +108,7 @@ class Composite(ABC):
         return ()
 
     def wrote(self, error: BaseException) -> bool:
-        """True when the part that failed had begun to write states that nobody puts back."""
+        """True when the failed part had begun to write states that are not restored."""
         return any(part.wrote(error) for part in self.executables)
 
     @property

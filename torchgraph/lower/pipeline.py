@@ -1,4 +1,4 @@
-"""Program → what runs it, from top to bottom.
+"""The lowering pipeline, from a program to its executable.
 
     split → halve → cut → plan → in place → verify → write
 
@@ -39,7 +39,7 @@ class Target:
     """The lowering target of a program: by default, Python over ATen ops."""
 
     options: Options = field(default_factory=Options)
-    """How memory is planned, where nothing is compiled; how much is verified."""
+    """The options of memory planning, where nothing is compiled, and of verification."""
     compiled: bool = False
     """Most ops are calls of regions, which have to be compiled before the first run."""
     eager_draws: bool = True
@@ -53,7 +53,7 @@ class Lowering(NamedTuple):
 
     runs: Lowered
     regions: list[Region]
-    """What `runs` calls besides ops; empty where nothing is compiled."""
+    """The regions that `runs` calls besides ops; empty where nothing is compiled."""
 
 
 ATEN = Target()

@@ -15,7 +15,7 @@ from .copies import Copies
 from .lowered import Composite, Lowered
 
 PARTS = ("first micro-batch", "following micro-batches", "update")
-"""What a step that accumulates gradients is split into, in the order in which they run."""
+"""The parts of a step that accumulates gradients, in the order in which they run."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Plan(Composite):
     following: Lowered
     update: Lowered
     signature: Signature
-    """That of the whole step."""
+    """The signature of the whole step."""
     program: Program
     """The whole step, not split."""
     _progress: _Progress = field(default_factory=_Progress)

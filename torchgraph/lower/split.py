@@ -119,7 +119,7 @@ class Parts:
         calls = [node for node in program.nodes if node.op == "call_function"]
         marks = [node for node in calls if node.target is library.accumulated]
         self.late = {node for node in calls if provenance(node).phase is Phase.UPDATE}
-        """What runs once a step, behind the marks."""
+        """The nodes that run once a step, behind the marks."""
         self.late -= set(marks)
         self.marks = set(marks)
         after = self.late | self.marks
@@ -211,7 +211,7 @@ class Parts:
     # --- pieces -----------------------------------------------------------------------------------
 
     def held(self) -> dict[fx.Node, fx.Node]:
-        """New values of states that a micro-batch writes: the update finds them in the states."""
+        """New values written by a micro-batch, with the states from which the update reads them."""
         return {
             value: state
             for state, value in self._program.states().items()
@@ -234,7 +234,7 @@ class Parts:
         return {out.target for out in early if out.kind is OutputKind.UPDATE}
 
     def _is_late(self, value: object) -> bool:
-        """True for what is known after the last micro-batch only."""
+        """True for a value that is known only after the last micro-batch."""
         return isinstance(value, fx.Node) and (value in self.late or value in self.marks)
 
     def is_early(self, out: OutputSpec, value: object) -> bool:
@@ -245,7 +245,7 @@ class Parts:
         return out.kind is OutputKind.UPDATE and isinstance(value, fx.Node) and not late
 
     def _owning(self, marks: list[fx.Node]) -> Iterator[Gradient]:
-        """The gradients; those whose memory something else holds are to be copied."""
+        """Yield the gradients, marked as owned where nothing else holds their memory."""
         taken = {
             storage_id(node.meta["val"])
             for node in (*self._program.placeholders, *self._early_results())

@@ -48,7 +48,7 @@ class Labelling:
         """True while what runs has labels."""
 
     def fits(self, options: Options) -> bool:
-        """True when what runs is what is wanted: labels by the option, or while torch profiles."""
+        """True when labels are on exactly if an option or a running profiler wants them."""
         return self.is_on is (options.profiler_labels or is_profiling())
 
     def turned(self, *, on: bool) -> Lowered:

@@ -176,7 +176,7 @@ class Graphed(Optimizer):
         return returned
 
     def _told(self, hooks: list[Any], given: tuple[Any, Any]) -> tuple[Any, Any]:
-        """The arguments of the step, which each hook may replace."""
+        """The arguments of the step after its hooks, each of which may replace them."""
         for hook in hooks:
             changed = hook(self, *given)
             if changed is not None:
@@ -192,7 +192,7 @@ class Graphed(Optimizer):
         return returned if closure is None else loss
 
     def _first_with(self, closure: Closure) -> Any:
-        """The first step with a closure of an optimizer whose class nobody knows: in eager."""
+        """Run an unknown optimizer's first step with a closure in eager, and count evaluations."""
         seen: list[Any] = []
 
         def counted() -> Any:
@@ -222,7 +222,7 @@ class Graphed(Optimizer):
         return ""
 
     def _passed(self, closure: Closure | None) -> Any:
-        """The step as it is."""
+        """Run the step in eager, with clipping and averaging."""
         if closure is None:
             self.grad_norm = self._clip()
             returned = self.optimizer.step()

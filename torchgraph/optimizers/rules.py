@@ -38,7 +38,7 @@ KNOWN_MODULES = (
     f"{__package__}.",
     "torchgraph.oneflow._port.optim.",
 )
-"""Where the optimizers are whose steps and slots are known: torch's and ours."""
+"""The modules of optimizers with known steps and slots: torch's and ours."""
 
 # The methods that decide what a slot starts from, in torch's classes and in `PerParameter`.
 _SLOT_MAKERS = (*SLOT_MAKERS, "_first_slots", "_update")
@@ -86,7 +86,7 @@ def needs_closure(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def eager_branches(optimizers: Sequence[Optimizer]) -> Iterator[None]:
-    """`eager_branch` of all of them."""
+    """Enter `eager_branch` for each optimizer."""
     with ExitStack() as stack:
         for optimizer in optimizers:
             stack.enter_context(eager_branch(optimizer))

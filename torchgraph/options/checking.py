@@ -32,7 +32,7 @@ class OneOf(NamedTuple):
     values: tuple[Any, ...]
 
     def holds(self, value: Any) -> bool:
-        """True for one of them."""
+        """True for one of the values."""
         return value in self.values
 
     def words(self, kind: str) -> str:

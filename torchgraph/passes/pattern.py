@@ -1,4 +1,4 @@
-"""Patterns of calls: is this node such a call, of such calls, of those nodes?"""
+"""Patterns of fx calls, and the matching of nodes against them."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def _is_around(folder: str, other: str) -> bool:
 
 
 def _made(target: str) -> tuple[Path, int]:
-    """A new directory beside ``target``, and what is locked for as long as it is written.
+    """A new directory beside ``target``, and the descriptor that is locked while it is written.
 
     What killed saves to the same path have left is removed: nobody holds its lock.
     """

@@ -155,7 +155,7 @@ class _Loading:
         return LoadedGraph(parts, self._inputs, optimizers, stepped)
 
     def _find_leaves(self, state: Any) -> None:
-        """The states; those that are in ``state`` lie there."""
+        """Find the states in ``state``, or among the weights where they lie nowhere in it."""
         values = self._weights["leaves"]
         for name, role, key, place in self._about["leaves"]:
             if place is None:
@@ -246,7 +246,7 @@ def _walked(state: Any, place: Place) -> Any:
 
 
 def _signed(parameters: Any) -> Any:
-    """A function of these parameters: what binds arguments looks at nothing else."""
+    """A function with these parameters, for code that binds arguments by its signature."""
 
     def build() -> None:
         """Stands for the `build` of the Graph that was saved."""

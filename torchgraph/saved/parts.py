@@ -34,12 +34,12 @@ class Parts:
     options: Options
     replays: tuple[Replay, ...]
     state: Mapping[str, Any]
-    """What `Graph.state_dict` gives: live tensors."""
+    """The result of `Graph.state_dict`: live tensors."""
     places: Mapping[int, Place]
     """id of a dict that holds numbers of an optimizer -> where its like is in ``state``."""
     schedules: tuple[dict[str, object], ...]
     default_dtype: torch.dtype
-    """That of tensors for which the programs name none."""
+    """The default dtype under which the programs were recorded."""
 
 
 @contextmanager

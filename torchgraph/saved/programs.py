@@ -33,7 +33,7 @@ class WrittenProgram:
     tree: object
     """Plain values of JSON."""
     constants: Constants
-    """What its ``get_attr`` nodes read."""
+    """The constants that ``get_attr`` nodes read."""
 
 
 def written(program: Program) -> WrittenProgram:

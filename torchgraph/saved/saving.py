@@ -193,7 +193,7 @@ class _Program:
 
 
 def _kept(value: object) -> object:
-    """An argument to write; who reads it knows which parameters `build` does not read."""
+    """The argument as it is written: None for a parameter that `build` does not read."""
     return None if value is UNREAD else value
 
 

@@ -198,7 +198,7 @@ def op_of(name: str, namespaces: frozenset[str]) -> OpOverload:
 
 
 def _may_be_called(op: OpOverload) -> bool:
-    """False for what reaches further, and for TorchScript's own: ``aten::save`` has no kernel."""
+    """False for ops on a deny list, and for ops of TorchScript alone, as ``aten::save``."""
     return schema_of(op).name not in _NOT_CALLED and is_dispatched(op.name())
 
 

@@ -155,7 +155,7 @@ class Returned:
         apart = Apart(known, unique=True, numbers=True)
         self._root = apart.root(returned, "")
         self.count = len(apart.tensors)
-        """How many tensors were returned. Those after them went into arguments."""
+        """The number of returned tensors. Those after them went into arguments."""
         self._edits: list[tuple[int, str, list[Part]]] = []
         if contents is not None:
             apart.known = contents.known
@@ -169,10 +169,10 @@ class Returned:
         self._prepare()
         self.tensors: list[Any] = apart.tensors
         self.ended: tuple[int, ...] = ()
-        """Which of them come with a history in eager, and have none here."""
+        """The positions of tensors that have a history in eager, and none here."""
 
     def forget(self) -> list[Any]:
-        """The tensors, which nobody else keeps then."""
+        """Return the tensors and drop the references to them."""
         tensors, self.tensors = self.tensors, []
         return tensors
 
@@ -229,7 +229,7 @@ class Returned:
                 yield path, one, two
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """(path, text) of those in it."""
+        """(path, text) of the strings in the returned value."""
         return ((path, leaf) for path, leaf in self._nodes() if isinstance(leaf, str))
 
     def settle(self, other: Returned) -> None:

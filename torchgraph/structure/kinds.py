@@ -63,7 +63,7 @@ class Kind:
     late = False
     """True when its parts are hashed: they have to be whole before they go in."""
     whole = False
-    """The same of an object that is made of its parts at once."""
+    """True when an object is made of its parts at once."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -82,7 +82,7 @@ class Kind:
         return found + own
 
     def blank(self, parts: Iterable[Part]) -> object:
-        """An object without parts; those to come say how it is made."""
+        """A new object without parts, to be filled; ``parts`` may decide how it is made."""
         return self.new(self.cls)
 
     def refill(self, value: object, parts: list[Part]) -> None:
@@ -308,7 +308,7 @@ class ArrayContent(NamedTuple):
         return cls(array.dtype.str, array.shape, array.strides, data)
 
     def array(self) -> Any:
-        """A new one."""
+        """A new array with this content."""
         numpy = sys.modules["numpy"]
         return numpy.frombuffer(self.data, self.dtype).reshape(self.shape)
 
@@ -385,11 +385,11 @@ _BY_IDENTITY = (
     *(Itself, type, types.ModuleType, types.FunctionType, enum.Enum, logging.Logger),
     *(nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
 )
-"""One of these is the same or another one; what it holds is watched elsewhere, if at all."""
+"""Types compared by identity: their contents are watched elsewhere, if at all."""
 SYMBOLS = (torch.SymInt, torch.SymFloat)
 """Numbers that move, while a step is recorded."""
 OPAQUE = (Iterator, Coroutine, io.IOBase)
-"""What these will give is nowhere to be found."""
+"""Types whose future values cannot be known."""
 
 
 def kind_of(cls: type) -> Kind | None:

@@ -92,7 +92,7 @@ class Together:
         return node.original
 
     def _fill(self) -> None:
-        """Fill what is still empty; last are those that hash their parts.
+        """Fill objects that are still empty; those that hash their parts come last.
 
         What holds an object that has just been begun stays empty until there is one.
         """

@@ -26,7 +26,7 @@ def buffers_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 
 
 def bucket_bytes_of(ddp: DistributedDataParallel) -> tuple[int, int]:
-    """Bytes of its first bucket, and of the others."""
+    """The bytes of the first bucket of ``ddp``, and of the others."""
     most = int(ddp.bucket_bytes_cap)
     return min(_dist._DEFAULT_FIRST_BUCKET_BYTES, most), most
 
@@ -54,7 +54,7 @@ def inside(modules: Iterator[nn.Module]) -> list[DistributedDataParallel]:
 
 
 def renew(ddp: DistributedDataParallel) -> None:
-    """Give it a reducer that has counted nothing yet, where it goes by what its hooks count."""
+    """Give ``ddp`` a fresh reducer where its hooks' counts decide what it does."""
     static = ddp.static_graph
     if not static and not ddp.find_unused_parameters:
         return

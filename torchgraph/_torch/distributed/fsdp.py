@@ -36,7 +36,7 @@ class Sharded:
     dim: int
     """Along which it is cut."""
     inner: Any
-    """How what is gathered lies over a mesh of its own, as `layout_of` gives it; else None."""
+    """The layout of the gathered value over another mesh, as `layout_of` gives it; else None."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Together:
 
     @property
     def groups(self) -> tuple[Any, Any]:
-        """The process group over which they lie in parts, and that of the ranks with equal parts.
+        """The process group that shards the parameters, and that of the ranks with equal shards.
 
         None in place of the second where there is no other such rank.
         """
@@ -141,7 +141,7 @@ def hooks_at_rest(modules: Sequence[Any]) -> Iterator[None]:
 
 
 def _numbers(handle: Any) -> list[int]:
-    """The numbers of one hook, or of those of several modules that were wrapped together."""
+    """The ids of a hook's handle, or of the handles of modules that were wrapped together."""
     return [one.id for one in getattr(handle, "handles", (handle,))]
 
 

@@ -1,4 +1,4 @@
-"""Tensors of torch.distributed that hold another one: DTensor, and what a collective will give.
+"""Tensor wrappers of torch.distributed: DTensor, and the pending result of a collective.
 
 Importing this file loads neither; a tensor of such a class says that it is loaded.
 """

@@ -1,4 +1,4 @@
-"""DTensor, loaded when it is first used, and what of it has no public name."""
+"""DTensor, loaded on first use, with its private parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def dtensor() -> Any:
 
 
 def waited(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor``, or what it will be where a collective is under way."""
+    """``tensor``, or the result of the collective that it is pending for."""
     module: Any = sys.modules.get(_FUNCTIONAL)
     if module is not None and isinstance(tensor, module.AsyncCollectiveTensor):
         found: torch.Tensor = tensor.wait()

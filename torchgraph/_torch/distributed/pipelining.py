@@ -27,7 +27,7 @@ class Act(NamedTuple):
     kind: str
     stage: int
     number: int
-    """Which micro-batch."""
+    """The number of the micro-batch."""
 
 
 class Mailbox:

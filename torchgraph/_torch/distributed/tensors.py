@@ -20,7 +20,7 @@ def mesh_of(group: str, device_type: str) -> Any:
 
 @functools.cache
 def _mesh_of(group: Any, device_type: str) -> Any:
-    """By the group itself: another one may have its name after it was destroyed."""
+    """A mesh of the group itself: after destruction another group may have its name."""
     return dist.device_mesh.DeviceMesh.from_group(group, device_type)
 
 
@@ -93,7 +93,7 @@ def whole_with_history(tensor: torch.Tensor, mesh: Any, inner: Any) -> torch.Ten
 
 
 def laid_out(gradient: torch.Tensor, layout: Any) -> torch.Tensor:
-    """The local part of a gradient that lies as ``layout`` has it; None: it is no DTensor."""
+    """The local part of a gradient redistributed as ``layout``; None: it is no DTensor."""
     if layout is not None and is_dtensor(gradient):
         held: Any = gradient
         gradient = held.redistribute(placements=layout.placements)
@@ -110,7 +110,7 @@ def cut_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def emptied(tensor: torch.Tensor) -> None:
-    """Give its memory back; what computes with it fails."""
+    """Free the tensor's memory; ops on it fail from then on."""
     if is_dtensor(tensor):
         held: Any = tensor
         held._local_tensor = held._local_tensor.new_empty(0)

@@ -72,7 +72,7 @@ def name_of(node: object) -> str:
 
 
 def steps(tensor: torch.Tensor) -> list[object]:
-    """The strides that a kernel goes by: of images all, else those from element to element."""
+    """The strides that a kernel depends on: all for images, else those of sizes other than 1."""
     sizes = zip(tensor.stride(), tensor.shape, strict=True)
     image = tensor.ndim > 3
     return [stride for stride, size in sizes if image or type(size) is not int or size != 1]

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 def keep_strides(graph: fx.Graph, mode: FakeTensorMode) -> None:
-    """Split such writes of a recorded graph in two.
+    """Split writes whose functional form would change the strides into two nodes.
 
     Raises:
         LostWrite: one has no functional form that can be copied, or none with its bits.

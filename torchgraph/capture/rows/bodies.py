@@ -30,10 +30,10 @@ class Bodies:
         self._step = step
         self._leaves = leaves
         self._numbers: dict[int, object] = {}
-        """What numbers were, by value."""
+        """Recorded numbers, by value."""
 
     def of(self, rows: Sequence[Row]) -> Program | None:
-        """Written for the largest row; None where its ops have no functional form."""
+        """The body for these rows, from the largest; None where an op has no functional form."""
         return self._body(max(rows, key=lambda row: self._bytes(row.inputs)))
 
     def number(self, index: int) -> Any:

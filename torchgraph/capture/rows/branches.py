@@ -25,12 +25,12 @@ class Lookouts:
         """The layouts of the values of the tape, then those of the copies."""
         self.entries: list[Entry] = []
         self.copies: dict[int, int] = {}
-        """What Python looked at -> what stands for it."""
+        """The index of a value that Python read -> the index of its copy."""
         known = (layout.storage for layout in tape.layouts if layout is not None)
         self._storages = count(max(known, default=0) + 1)
 
     def add(self, row: Row, looked_at: Iterable[int], counters: set[int]) -> bool:
-        """With numbers that Python looked at of a row; False where counters do not give them.
+        """Add the computation of a row's looked-at numbers; False where counters do not give them.
 
         ``counters``: the values of small states.
         """

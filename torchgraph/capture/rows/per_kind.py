@@ -32,7 +32,7 @@ _AS_STRIDED = torch.ops.aten.as_strided.default
 
 
 class _Mixed(Exception):
-    """Something flows between parameters, or nobody can tell."""
+    """Rows are not independent: a value flows between parameters, or may do so."""
 
 
 def per_kind(
@@ -83,7 +83,7 @@ class _Kinds:
         self._lookouts = self._looked_at()
 
     def tape(self) -> Tape | None:
-        """With an entry for each kind; None where there is none."""
+        """A tape with one entry for each kind; None where there is none."""
         made: list[Entry] = []
         for rows in self._kinds:
             each = self._each(rows) if len(rows) > 1 else None
@@ -140,7 +140,7 @@ class _Kinds:
         self._places.setdefault(name, []).append(place)
 
     def _with_same(self, entry: Entry) -> Entry:
-        """On the first of equal values: a number that is made a tensor for each row is one."""
+        """Replace arguments by the first of equal constants, such as a number's tensor per row."""
         if not any(ref.index in self._same for ref in refs((entry.args, entry.kwargs))):
             return entry
         args, kwargs = pytree.tree_map_only(

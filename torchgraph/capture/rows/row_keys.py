@@ -18,7 +18,7 @@ class Row(NamedTuple):
     """The values that are the parameter's own."""
     shared: list[int]
     kept: list[int]
-    """What is read after the step: a counter in a Python number, a slot that is made anew."""
+    """Values read after the step: a counter in a Python number, a slot that is made anew."""
 
 
 def row_of(

@@ -31,7 +31,7 @@ class Numbers(NamedTuple):
     kept: tuple[Any, ...]
     """Its share of the outputs."""
     numbers: list[float]
-    """Those that the device's half takes."""
+    """The numbers that the device's half takes."""
     late: tuple[Any, ...]
     """New values of states that are not written yet."""
 
@@ -55,16 +55,16 @@ class Halves(Composite):
     device: Executable
     """Takes the inputs of the whole, then the vector of numbers."""
     signature: Signature
-    """That of the whole."""
+    """The signature of the whole step."""
     program: Program
     """The whole, not halved."""
     on: torch.device
     count: int
-    """How many numbers the device's half takes."""
+    """The number of numbers that the device's half takes."""
     written: tuple[int, ...]
     """The positions of the tensors that the host's half writes."""
     late: tuple[Late, ...] = ()
-    """What the host's half computes and does not write; its last results."""
+    """States that the host's half computes without writing them; its last results."""
 
     @classmethod
     def of(cls, halved: Halved, host: Executable, device: Executable) -> Halves:
@@ -166,7 +166,7 @@ class Halved(NamedTuple):
     device: Program
     on: torch.device
     numbers: int
-    """How many numbers the device's half takes."""
+    """The number of numbers that the device's half takes."""
     late: list[tuple[str, str]]
     """(state, optimizer) of what the host writes when the step is over."""
 

@@ -48,7 +48,7 @@ class Halving:
         self._on_host: dict[fx.Node, fx.Node] = {}
         self._on_device: dict[fx.Node, fx.Node] = {}
         self._numbers: list[Argument] = []
-        """What the vector holds: nodes of the host's graph, and constants."""
+        """The elements of the vector: nodes of the host's graph, and constants."""
         self._elements: dict[fx.Node, fx.Node] = {}
         """Number or small tensor of the host -> the element of the vector."""
         self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
@@ -100,7 +100,7 @@ class Halving:
     # --- the device's half ------------------------------------------------------------------------
 
     def _constant(self, node: fx.Node) -> None:
-        """On both sides: a constant of the CPU that the device reads moves there."""
+        """Copy a constant to both halves; one on the CPU that the device reads moves there."""
         self._on_host[node] = self._host.node_copy(node)
         held = operator.attrgetter(str(node.target))(self._program.gm)
         moves = node in self._host_side and isinstance(held, torch.Tensor)

@@ -69,7 +69,7 @@ def fits_in(first: torch.Tensor, result: torch.Tensor) -> bool:
 
 
 class Layouts:
-    """Writes such ops into the graph of a region."""
+    """The writer of layout-independent ops in a region's graph."""
 
     def __init__(self, graph: fx.Graph, copies: Mapping[fx.Node, fx.Node]) -> None:
         """``copies``: node of the program -> its node in the region, for those written so far."""

@@ -1,4 +1,4 @@
-"""Turns functional ops into in-place ones where nobody can tell; closes with remaining copies.
+"""Rewrite functional ops in place where the results stay equal; remaining copies close.
 
 A functional op may write its first argument's memory when nothing reads that memory afterwards, and
 the memory is a temporary of the program or a state that the step updates anyway. What memory a

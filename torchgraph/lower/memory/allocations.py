@@ -81,7 +81,7 @@ def _within(start: float, end: float, changes: Sequence[tuple[float, int]]) -> T
 
 
 def _events(profiler: profile) -> list[dict[str, Any]]:
-    """Through a file: there is no other public way to single events."""
+    """The events of a profile, read from its trace file: torch has no other public way."""
     handle, path = tempfile.mkstemp(suffix=".json")
     os.close(handle)
     try:

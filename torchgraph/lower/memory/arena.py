@@ -30,7 +30,7 @@ _LEAST_BYTES = 1024
 """A smaller value costs more to name than it takes."""
 
 _SIZES = 12
-"""How many sizes of the block are tried."""
+"""The number of block sizes that are tried."""
 _SLACK = 0.01
 _NO_ROOM = "no room that pays"
 
@@ -60,7 +60,7 @@ class Outside(NamedTuple):
 
 @dataclass(frozen=True)
 class Arena:
-    """A block and who lies where in it."""
+    """The layout of one block: the offsets of the values that lie in it."""
 
     nbytes: int = 0
     offsets: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class _Sizes:
         return [value for value in self.fit if value.born <= at <= value.dies]
 
     def arena(self, layout: slots.OffsetAssignment) -> Arena:
-        """The arena of that layout."""
+        """The arena with the offsets of ``layout``."""
         offsets: dict[fx.Node, tuple[int, ...]] = {}
         for node in dict.fromkeys(value.node for value in layout.offsets):
             own = _results(self._lifetimes, node)

@@ -98,7 +98,7 @@ class _Graph:
                 self.readers[source].append(node)
 
     def _keep_states_readable(self) -> None:
-        """Let those that may write a state wait for those that only read it."""
+        """Let ops that may write a state wait for those that only read it."""
         states = self.program.states()
         shown: dict[fx.Node, set[fx.Node]] = {state: {state} for state in states}
         readers: dict[fx.Node, tuple[list[fx.Node], list[fx.Node]]] = {s: ([], []) for s in states}
@@ -115,7 +115,7 @@ class _Graph:
                 self.waits[node].update(n for n in early if self.position[n] < before)
 
     def _keep_behind_expects(self) -> None:
-        """Let what comes behind predicates, and relies on them or may write a state, stay there."""
+        """Keep nodes behind the predicates that they rely on, or that guard writes of states."""
         for node, predicates in guards(self.program).items():
             self.waits[node].update(predicates)
         last = next(reversed(expects_of(self.program)), None)
@@ -153,7 +153,7 @@ class _Schedule:
         self._changes: dict[fx.Node, int] = {}
 
     def change(self, node: fx.Node) -> int:
-        """The bytes that are taken after the node ran, less those that were before."""
+        """The change of allocated bytes when ``node`` runs."""
         found = self._changes.get(node)
         if found is None:
             found = self._changes[node] = self._change(node)
@@ -215,7 +215,7 @@ def _early_updates(graph: _Graph) -> _Key:
 
 
 def _smallest(start: Phase) -> _Rule:
-    """From the phase ``start`` on, what frees most or takes least; before it, as it is."""
+    """A rule: from the phase ``start`` on, the op that frees most or takes least comes first."""
 
     def rule(graph: _Graph) -> _Key:
         forward = {n for n in graph.calls if provenance(n).phase is Phase.FORWARD}
@@ -238,7 +238,7 @@ def _longest_way(graph: _Graph) -> _Key:
 
 
 def _host_last(graph: _Graph) -> _Key:
-    """Ops of the host while those of the device run that were started before."""
+    """Order host ops last, so that the device works on ops started before."""
     host = {n for n in graph.calls if all(v.device.type == "cpu" for v in tensors_of(n))}
     return lambda node, _: node in host
 

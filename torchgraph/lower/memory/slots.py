@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from ..lifetimes import Allocation, live_bytes
 
 ALIGNMENT = 64
-"""That of torch's CPU allocator: kernels may take another path, and other bits, for other ones."""
+"""The alignment of torch's CPU allocator: with another one, kernels may give other bits."""
 
 _ROUNDS = 30
-"""How often `improve` tries before it is content."""
+"""The number of attempts of `improve`."""
 
 ORDERS: Mapping[str, Callable[[Allocation], tuple[int, int]]] = {
     "mem_size_first": lambda value: (-value.nbytes, value.born),

@@ -16,7 +16,7 @@ from ...ir.values import tensors_of
 from ..raising import RAISES, indices_of
 
 _CHAIN = 16
-"""So many ops over integers, from what is there before the region to an index, run outside."""
+"""The most integer ops, between values from before the region and an index, to run outside."""
 
 
 class CheckIndex:

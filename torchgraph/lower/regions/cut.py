@@ -251,7 +251,7 @@ class _Cut:
             self._copies[node] = item
 
     def _is_state_alone(self, value: fx.Node, own: set[fx.Node]) -> bool:
-        """True when nobody outside wants the value but the state that it becomes."""
+        """True when the value is read outside only as the new value of its state."""
         readers = [user for user in value.users if user not in own]
         once = list(self._program.results).count(value) == 1
         return readers == [self._program.output] and once
@@ -333,7 +333,7 @@ def _read_values(node: fx.Node) -> list[object]:
 
 
 def _has_unknown_size(value: object) -> bool:
-    """True for what ``nonzero`` gives: nobody knows its shape before it runs."""
+    """True for a tensor with a data-dependent shape, as ``nonzero`` returns it."""
     return isinstance(value, torch.Tensor) and any(type(size) is not int for size in value.shape)
 
 

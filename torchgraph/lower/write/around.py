@@ -43,7 +43,7 @@ class Around(ABC):
 
 @final
 class Nothing(Around):
-    """The program alone."""
+    """No code around the calls."""
 
     def beginning(self, bind: Bind) -> Sequence[str]:
         """See `Around`."""

@@ -24,7 +24,7 @@ _UNARY = ("abs", "exp", "neg", "reciprocal", "sqrt")
 _BINARY = ("add", "sub", "mul", "div")
 _TERNARY = ("addcmul", "addcdiv", "lerp")
 _OVERLOADS = ("", "default", "Tensor", "Scalar")
-"""Those that take tensors and numbers alone: no rounding mode, no ``out``."""
+"""Overloads that take tensors and numbers alone: no rounding mode, no ``out``."""
 
 
 class Repeated(NamedTuple):
@@ -34,7 +34,7 @@ class Repeated(NamedTuple):
 
 
 class OverLists(NamedTuple):
-    """A call of such an op."""
+    """A call of an op over lists."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -73,7 +73,7 @@ class _Arguments:
         self._args, self._kwargs, self._columns = node.args, dict(node.kwargs), columns
 
     def of(self, name: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """(args, keywords) for the op of that name."""
+        """The arguments and keywords for the op ``name`` over lists; None where they do not fit."""
         if not (self._args and self._are_columns(self._args[:1])):
             return None
         known = {1: _UNARY, 2: _BINARY, 3: _TERNARY}.get(len(self._args), ())

@@ -12,7 +12,7 @@ from ...ir.program import Phase, Program, provenance
 from ..raising import Calling, may_raise
 
 _FEW_BYTES = 2**20
-"""So much is copied for the sake of errors that no op announces, such as a lack of memory."""
+"""The bytes copied for the sake of errors that no op announces, such as a lack of memory."""
 
 
 class Write(NamedTuple):

@@ -54,7 +54,7 @@ class Writer:
         self._name = function
         self._block = Block(arena)
         self._margin = "        " if self._block.calls else "    "
-        """That of the lines that compute."""
+        """The indentation of the lines that compute."""
         self._filename = f"<torchgraph {name}>"
         self._globals: dict[str, Any] = {}
         self._constants: dict[int, str] = {}

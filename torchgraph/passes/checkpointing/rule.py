@@ -22,7 +22,7 @@ from . import segments
 from .recompute import CheckpointedRegion, Recompute, activations, bytes_by_storage, is_forward
 
 _FLOPS_PER_BYTE = 8
-"""How many multiplications a processor does in the time in which it moves a byte, about."""
+"""The multiplications that a processor does in the time of moving a byte, about."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _flops() -> Mapping[object, Callable[..., float]]:
 
 
 def _is_one_of(node: fx.Node, policy: CheckpointPolicy) -> bool:
-    """True when the results of a node are to be kept: those of the listed ops."""
+    """True when the policy keeps the results of the node's op."""
     target = node.target
     if not isinstance(target, OpOverload):
         return False

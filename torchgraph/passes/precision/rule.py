@@ -130,7 +130,7 @@ class Colours:
         start: Callable[[fx.Node], bool],
         enter: Callable[[fx.Node], bool],
     ) -> set[fx.Node]:
-        """The nodes where it starts, and those that it may enter from a neighbour reached."""
+        """The nodes that ``start`` accepts, and those ``enter`` accepts beside a node reached."""
         found: set[fx.Node] = set()
         for node in self._nodes if neighbours is _sources else reversed(self._nodes):
             entered = enter(node) and any(other in found for other in neighbours(node))
@@ -151,7 +151,7 @@ class _Casts:
         self._changed: set[fx.Node] = set()
         """Nodes that have another type, or other strides, than before."""
         self._lowered: set[fx.Node] = set()
-        """Those that were float32 and are not any more."""
+        """Values that were float32 and are not any more."""
 
     def insert(self, program: Program) -> None:
         """In program order: when a node's turn comes, its arguments have their final types."""

@@ -28,7 +28,7 @@ class _Product(NamedTuple):
     call: fx.Node
     """``mm``, ``bmm``, or one that accumulates already."""
     addend: fx.Node
-    """What the addition reads: the call, or a view of it."""
+    """The node that the addition reads: the call, or a view of it."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class _Attention(NamedTuple):
     last: fx.Node
     """``bmm`` of probabilities and values."""
     masked: fx.Node
-    """What the mask, if any, gives; else the softmax's argument."""
+    """The result of the mask, if there is one; else the softmax's argument."""
     mask: fx.Node | None
     scale: float
     heads: tuple[int, int]

@@ -25,7 +25,7 @@ _HALF = frozenset({torch.float16, torch.bfloat16})
 class _Chain(NamedTuple):
     cast: fx.Node
     number: float
-    """What the cast is multiplied by first; 1.0 for nothing."""
+    """The first factor of the cast; 1.0 for none."""
     between: fx.Node | None
     """The node that does so."""
     scale_by: fx.Node

@@ -272,7 +272,7 @@ backward_in_place = define(
     _gradient_reference_in_place,
     _in_place_check,
 )
-"""The same in the place of the logits, which may not share memory with anything else."""
+"""Like `backward`, written over the logits, which may not share memory with anything else."""
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

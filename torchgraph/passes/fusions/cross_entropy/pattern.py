@@ -31,7 +31,7 @@ class Loss:
     forward: fx.Node
     """``nll_loss_forward``."""
     result: fx.Node
-    """What the program knows as the loss."""
+    """The node of the program that is the loss."""
     total_weight: fx.Node | None
     smoothing: float = 0.0
     gradient: fx.Node | None = None
@@ -39,7 +39,7 @@ class Loss:
     grad: fx.Node | None = None
     """The gradient of the loss, where it has come from outside."""
     nodes: list[fx.Node] = field(default_factory=list)
-    """All of it, in program order."""
+    """All nodes of the loss, in program order."""
 
     @property
     def logits(self) -> fx.Node:
@@ -57,7 +57,7 @@ class Loss:
         return list(self.probabilities.meta["val"].shape)
 
     def take(self, nodes: list[fx.Node]) -> None:
-        """Add nodes to those that it consists of."""
+        """Add nodes to those of the loss."""
         self.nodes = sorted({*self.nodes, *nodes})
 
 

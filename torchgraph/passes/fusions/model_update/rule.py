@@ -41,13 +41,13 @@ class Update:
     parameter: fx.Node
     gradient: fx.Node
     coefficient: fx.Node | None
-    """What the gradient is multiplied by first; 0-dim."""
+    """The factor applied to the gradient first; 0-dim."""
     slots: tuple[fx.Node | None, ...]
     """In the order of the rule; None where the optimizer has no such slot."""
     places: tuple[int, ...]
     """In the output tuple: of the new parameter and of each new slot that there is."""
     scale: fx.Node | None = None
-    """What the gradient is divided by before that; 0-dim."""
+    """The divisor of the gradient before that; 0-dim."""
     copy: fx.Node | None = None
     """The input that keeps the parameter in half precision."""
 
@@ -268,7 +268,7 @@ def _gradient(mark: fx.Node) -> fx.Node:
 
 
 def _folded(update: Update, group: ParameterGroup) -> Update:
-    """The update without those changes of its gradient that the op itself can do."""
+    """The update with the clipping factor and the cast of its gradient left to the op."""
     gradient = update.gradient
     source, factor = _factors(gradient)
     if isinstance(source, fx.Node) and _sole(gradient) and _is_coefficient(factor, gradient):
@@ -341,7 +341,7 @@ def _is_coefficient(factor: object, product: fx.Node) -> TypeGuard[fx.Node]:
 
 
 def _look_only(program: Program, edit: Rewriter) -> None:
-    """Gradients that nobody reads unscaled are only looked at."""
+    """Replace unscaling by a search for infs, where nothing reads the unscaled gradients."""
     for call in [node for node in program.nodes if node.target is library.unscale]:
         gradients = operands(call)
         parts = list(call.users)
