@@ -64,12 +64,12 @@ def guards() -> ModuleType | None:
 
 
 def failure(part: str) -> str | None:
-    """Why a library that is there could not be loaded; None where it was, or was not needed yet."""
+    """The reason why an existing library failed to load; None where it loaded or was not needed."""
     return _failed.get(part)
 
 
 def _look_at(library: Path) -> None:
-    """OSError for one that is cut off: the loader maps what is missing, and the process dies."""
+    """Raise OSError for a truncated library: the loader would map missing pages and crash."""
     with library.open("rb") as file:
         header = file.read(64)
     if not header.startswith(b"\x7fELF"):

@@ -26,11 +26,11 @@ class _Pauses:
         self._open: Counter[int] = Counter()
         """By thread."""
         self._enabled = False
-        """What the first of those that are open found."""
+        """Whether the collector was on when the first open block began."""
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """The child of a fork has one thread."""
+        """Reset after a fork: the child has one thread."""
         here, was_open = threading.get_ident(), bool(self._open)
         own = self._open[here]
         self._lock, self._open = threading.RLock(), Counter({here: own} if own else {})
@@ -38,7 +38,7 @@ class _Pauses:
             gc.enable()
 
     def begin(self) -> None:
-        """One more, in this thread."""
+        """Begin one more pause in this thread."""
         with self._lock:
             if not self._open:
                 self._enabled = gc.isenabled()
@@ -46,7 +46,7 @@ class _Pauses:
             gc.disable()
 
     def end(self, *, collects: bool) -> None:
-        """One is over; the last one collects what is young, if asked to."""
+        """End a pause; the last one collects the young generation if asked to."""
         here = threading.get_ident()
         with self._lock:
             self._open[here] -= 1
@@ -114,7 +114,7 @@ def weakly(
 
 
 def afresh(error: _Error) -> _Error:
-    """The same error once more: to be raised from a variable, or to be kept.
+    """A fresh copy of the error: to be raised from a variable, or to be kept.
 
     An error holds the frames that it went through. One that lies in a variable of such a frame, or
     of its ``self``, holds itself, and with it all of the step, until the next collection.

@@ -1,4 +1,4 @@
-"""How often the expensive things happened here. Tests say "captured once over 100 calls"."""
+"""Counters of expensive events. Tests say "captured once over 100 calls"."""
 
 from __future__ import annotations
 

@@ -46,17 +46,17 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """How many processes there are, as torchrun says it; 1 where nobody does."""
+    """The number of processes, as torchrun says it; 1 where nobody does."""
     return _count("WORLD_SIZE") or 1
 
 
 def local_rank() -> int | None:
-    """Which of the processes of its machine this one is, as torchrun says it."""
+    """The rank of this process on its machine, as torchrun says it."""
     return _count("LOCAL_RANK")
 
 
 def local_world_size() -> int | None:
-    """How many processes this machine has, as torchrun says it."""
+    """The number of processes on this machine, as torchrun says it."""
     return _count("LOCAL_WORLD_SIZE")
 
 
@@ -81,7 +81,7 @@ def torchrun_holds_the_store() -> bool:
 
 
 def cache_directory() -> Path | None:
-    """Where compiled code is kept: in TORCHGRAPH_CACHE_DIR, else in the user's cache directory.
+    """The directory of compiled code: TORCHGRAPH_CACHE_DIR, else in the user's cache directory.
 
     None where there is no home directory. What is not absolute in XDG_CACHE_HOME or HOME counts as
     not set: it would be another directory wherever a script is started.
@@ -96,7 +96,7 @@ def cache_directory() -> Path | None:
 
 
 def cache_limit() -> int:
-    """How many bytes of compiled code are kept: TORCHGRAPH_CACHE_LIMIT, else 2 GiB."""
+    """The most bytes of compiled code kept: TORCHGRAPH_CACHE_LIMIT, else 2 GiB."""
     given = os.environ.get("TORCHGRAPH_CACHE_LIMIT") or "2GiB"
     return bytes_of(given, "TORCHGRAPH_CACHE_LIMIT")
 
@@ -114,7 +114,7 @@ def bytes_of(text: str, name: str) -> int:
 
 @contextmanager
 def environment_kept() -> Iterator[None]:
-    """What Inductor hands to its own libraries by a variable, no step may find there later.
+    """Remove variables that Inductor sets for its own libraries, so that no step finds them later.
 
     Nor may Triton: it would keep other kernels where one entry of the disk cache is.
     """
@@ -158,7 +158,7 @@ def variable(name: str) -> str | None:
 
 
 def variables() -> tuple[tuple[str, str], ...]:
-    """All of them, in their order."""
+    """All environment variables, in their order."""
     return tuple(os.environ.items())
 
 

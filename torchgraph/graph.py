@@ -373,7 +373,7 @@ class Graph(Bucketing, Shown):
 
 
 class _Traced(Graph):
-    """What `Graph.trace` makes. Its class, which only a collection frees, holds no function."""
+    """A Graph from `Graph.trace`. Its class, which only a collection frees, holds no function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         vars(self)["build"] = function
@@ -381,5 +381,5 @@ class _Traced(Graph):
 
 
 def _without_graph(path: object) -> str:
-    """What is left to say of a block, or to do with its settings, after its Graph."""
+    """The name of a block, or of its settings, whose Graph is gone."""
     return f"({path} of a Graph that is gone)"

@@ -28,7 +28,7 @@ _ENTRANCES = frozenset(
 
 
 class SourceLine(NamedTuple):
-    """One line of Python: where a node, or an error, comes from."""
+    """A line of Python: the origin of a node or of an error."""
 
     filename: str
     lineno: int
@@ -55,7 +55,7 @@ _LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn", "matplotlib")
 
 @functools.cache
 def _root(package: str) -> str:
-    """Where its files are; what no path begins with for a module of that name without a folder."""
+    """The folder of a package; for a module without one, a text that no path begins with."""
     folder, name = os.path.split(os.path.abspath(sys.modules[package].__file__ or ""))
     return folder + os.sep if name.startswith("__init__.") else "\0"
 
@@ -103,7 +103,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 class Depth(NamedTuple):
-    """How much of the stack a node keeps."""
+    """The depth of the stack that a node keeps."""
 
     lines: int = 2
     libraries: bool = False
@@ -158,7 +158,7 @@ def in_subscript() -> bool:
 
 
 class Looker(NamedTuple):
-    """Who looks at a value where no line of the user's does, and how to have it not do so."""
+    """Library code that reads a value where no line of the user's does, and how to avoid that."""
 
     who: str
     fix: str
@@ -177,7 +177,7 @@ _BACKWARD = Looker(
 
 
 def looker() -> Looker | None:
-    """Who looks at a value at this moment; None for the user, or nobody who is known."""
+    """The library code that reads a value now; None for the user's code, or unknown code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (_is_users(frame) or _is_of_library(frame.f_code.co_filename)):
         frame = frame.f_back
@@ -231,7 +231,7 @@ _FRAMEWORKS = {
 
 
 def of_framework() -> str:
-    """Where to read about the framework that runs the step; empty for a loop of the user's."""
+    """The reference to docs on the framework that runs the step; empty for a loop of the user's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = _FRAMEWORKS.get(str(frame.f_globals.get("__name__")).partition(".")[0])

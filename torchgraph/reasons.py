@@ -1,4 +1,4 @@
-"""Why a step runs in eager: a closed list. Each reason has a title, a sentence and a way out."""
+"""Reasons why a step runs in eager: a closed list, each with a title, a sentence and a way out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Reason(enum.Enum):
-    """What stands in the way of a program. `docs/migrating.md` lists them."""
+    """A reason why no program serves a step. `docs/migrating.md` lists them."""
 
     @property
     def title(self) -> str:
@@ -15,12 +15,12 @@ class Reason(enum.Enum):
 
     @property
     def sentence(self) -> str:
-        """What it is."""
+        """The explanation."""
         return self.value[1]
 
     @property
     def way_out(self) -> str:
-        """What to do."""
+        """The remedy."""
         return self.value[2]
 
     ARGUMENTS = (

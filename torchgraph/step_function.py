@@ -23,12 +23,12 @@ from .structure import Itself, parts_of_partial
 
 
 class _Steps(dict["StepFunction", "_MethodStep"], Itself):
-    """Those of an object, by the function of its class; a copy of the object has its own."""
+    """The bound steps of an object, by the function of its class; a copy of it has its own."""
 
     _end: weakref.ref[Any] | None = None
 
     def end_with(self, owner: object) -> None:
-        """Let all go once the object is gone: they hold its attributes, among which they are."""
+        """Clear the steps once ``owner`` is gone: they hold attributes that hold them."""
         self._end = weakref.ref(owner, lambda _: self.clear())
 
     def __deepcopy__(self, memo: Any) -> _Steps:
@@ -166,7 +166,7 @@ class _MethodStep(StepFunction):
         pass  # it is bound to the object at each call
 
     def bound(self, owner: object) -> _Bound:
-        """What stands for both; one and the same as long as someone holds it."""
+        """The pair of step and owner; the same object as long as someone holds it."""
         found = None if self._bound is None else self._bound()
         if found is None:
             found = _Bound(self, owner)
@@ -183,7 +183,7 @@ class _MethodStep(StepFunction):
 
 
 class _Bound:
-    """What ``trainer.step`` gives: the step of an object, and the object, as a bound method has it.
+    """The value of ``trainer.step``: a step bound to an object, as a bound method is.
 
     All but that is the step's: attributes, class, equality.
     """
@@ -221,7 +221,7 @@ class _Bound:
 
 
 def _function_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """That of a bound method, without its object."""
+    """The function of a bound method; other callables themselves."""
     found: Callable[..., Any] = getattr(function, "__func__", function)
     return found
 
@@ -284,7 +284,7 @@ class TrainStep(Graph):
         self.add_optimizer(optimizer, lr_sch=lr_sch)
 
     def build(self, *batch: Any) -> Any:
-        """All but the last argument go into the model, the last one into the loss."""
+        """Run the model on all arguments but the last, and the loss on its result and the last."""
         if len(batch) < 2:
             raise UnsupportedInput(
                 f"train_step calls loss_fn(model(x), y): it takes x and y, not {len(batch)} "

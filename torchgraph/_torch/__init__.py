@@ -1,4 +1,4 @@
-"""Every private torch name in use, in one place, each feature-detected for torch 2.11 to 2.15.
+"""Private torch names, all in one place, each feature-detected for torch 2.11 to 2.15.
 
 Touches: torch past its public interface.
 Never: anything of torchgraph but errors, the environment and caches.
@@ -63,13 +63,13 @@ FUSED_KERNELS: dict[str, Callable[..., None]] = {
     name: getattr(torch, name)
     for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 }
-"""What torch.optim calls for ``fused=True``, as torch itself has it."""
+"""The fused kernels that torch.optim calls for ``fused=True``, as torch itself has them."""
 
 amp = types.SimpleNamespace(
     unscale_=torch._amp_foreach_non_finite_check_and_unscale_,
     update_scale_=torch._amp_update_scale_,
 )
-"""What torch.amp.GradScaler calls."""
+"""The ops that torch.amp.GradScaler calls."""
 
 foreach = types.SimpleNamespace(
     **{
@@ -80,7 +80,7 @@ foreach = types.SimpleNamespace(
         )
     }
 )
-"""What torch.optim calls for ``foreach=True``: one op over a list of tensors."""
+"""The ops that torch.optim calls for ``foreach=True``: each works on a list of tensors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +158,7 @@ _VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.def
 
 
 def _is_plain(source: torch.Tensor, view: torch.Tensor) -> bool:
-    """True for known sizes, with one of 1 among those of the view."""
+    """True when all sizes are plain ints and the view has a dimension of size 1."""
     numbers = (*source.shape, *source.stride(), *view.shape, *view.stride())
     return 1 in view.shape and all(type(number) is int for number in numbers)
 
@@ -233,7 +233,7 @@ def graph_module(root: fx.GraphModule | dict[str, Any], graph: fx.Graph) -> fx.G
 
 
 def _owning(module: fx.GraphModule) -> fx.GraphModule:
-    """``module``, which its graph does not hold: its tensors go with it, not with a collection."""
+    """Break the cycle of module and graph, so that its tensors go without a collection."""
     module.graph.owning_module = None
     return module
 
@@ -367,7 +367,7 @@ def tensor_guards(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Where the C++ part of each tensor lies."""
+    """The addresses of the tensors' TensorImpls."""
     return [tensor._cdata for tensor in tensors]
 
 
@@ -376,13 +376,13 @@ is_view = torch.Tensor._is_view
 
 
 def is_view_of_leaf(tensor: torch.Tensor) -> bool:
-    """True for a part of a parameter, say."""
+    """True for a direct view of a leaf, such as a part of a parameter."""
     return tensor._base is not None and tensor._base.is_leaf
 
 
 @cached_by_class
 def _saved_by(kind: type) -> list[str]:
-    """What a kind of autograd node saves, by name: ``saved_self``."""
+    """The names of the tensors saved by a kind of autograd node: ``saved_self``."""
     return [name.removeprefix("_raw_") for name in dir(kind) if name.startswith("_raw_saved_")]
 
 

@@ -1,4 +1,4 @@
-"""Which tensors a ``backward()`` was called on, whose history is freed then."""
+"""Tensors that ``backward()`` was called on, which frees their history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 class _Here(threading.local):
     roots: list[object] | None = None
-    """What this thread has gone back from; None where nobody asks."""
+    """The roots of this thread's backward passes; None where nobody asks."""
 
 
 _here = _Here()
@@ -19,7 +19,7 @@ _watched: list[bool] = []
 
 
 def _watch() -> None:
-    """Hear of runs of the engine. It stays: to do so anew takes as long as a small step's ops."""
+    """Patch torch's engine entry for good: to patch it anew takes as long as a small step's ops."""
     _watched.append(True)
     original: Any = getattr(torch.autograd, "_engine_run_backward", None)
     if original is None:

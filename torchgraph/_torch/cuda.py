@@ -1,4 +1,4 @@
-"""Every private name of torch's CUDA bindings in use. Importing this file touches no GPU."""
+"""Private names of torch's CUDA bindings. Importing this file touches no GPU."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def own_workspaces() -> Iterator[None]:
 
 
 class _Pool:
-    """What `torch.cuda.use_mem_pool` asks of a pool: its handle."""
+    """A memory pool with the handle that `torch.cuda.use_mem_pool` asks for."""
 
     def __init__(self, handle: object) -> None:
         self.id = handle
@@ -77,7 +77,7 @@ def keep_pool(handle: object, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph
 def capturing(
     graph: torch.cuda.CUDAGraph, handle: Any, stream: torch.cuda.Stream
 ) -> Iterator[None]:
-    """What this thread launches in the block is captured, its memory from that pool."""
+    """Capture this thread's launches in the block, with memory from the pool ``handle``."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The CUDA Graph is empty")
         with torch.cuda.graph(graph, handle, stream, capture_error_mode="thread_local"):

@@ -1,4 +1,4 @@
-"""Every name of torch's functorch in use. Importing this file does not load it; calls do."""
+"""Names of torch's functorch. Importing this file does not load it; calls do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies below the interface of an fx.Graph."""
+"""Private parts of an fx.Graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ rename: Callable[[fx.Node, str], None] = fx.Node._rename
 """Give a node this name, or one like it that is free."""
 
 root_of: Callable[[fx.Graph], fx.Node] = operator.attrgetter("_root")
-"""What the nodes of a graph lie around: before the first, behind the last."""
+"""The root of a graph's linked list of nodes: before the first, behind the last."""
 
 
 def function_of(root: fx.GraphModule, graph: fx.Graph) -> Callable[..., object]:

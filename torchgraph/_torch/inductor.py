@@ -1,4 +1,4 @@
-"""Every name of torch's Inductor in use. Importing this file does not load Inductor; calls do."""
+"""Names of torch's Inductor. Importing this file does not load Inductor; calls do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def compile_ahead(
 
 
 def load_ahead(path: str) -> Callable[..., Any]:
-    """What `compile_ahead` compiled."""
+    """Load a package that `compile_ahead` compiled."""
     with environment_kept():
         package: Callable[..., Any] = _inductor().aoti_load_package(path)
     return package
@@ -80,7 +80,7 @@ def load_ahead(path: str) -> Callable[..., Any]:
 
 @contextmanager
 def _inputs_checked(names: Sequence[str]) -> Iterator[None]:
-    """AOTInductor's code looks at its inputs in each call, and not only where a variable says so.
+    """Let AOTInductor's code check its inputs in each call, not only under an environment variable.
 
     It reads them by the sizes and strides that it was compiled for: other ones are other numbers,
     or memory of others. A method of another name would be an error of the C++ compiler.
@@ -120,7 +120,7 @@ def _checks(names: Sequence[str]) -> Iterator[str]:
     yield from (f"[[maybe_unused]] const int64_t {name} = {get};" for name, get in symbols.items())
 
     def written(sizes: Any) -> str:
-        """-1 for what follows from a size that no input has as it is."""
+        """The sizes as C++; -1 for one computed from a size that no input has."""
         known = [
             not hasattr(one, "free_symbols") or one.free_symbols <= {*symbols} for one in sizes
         ]
@@ -242,7 +242,7 @@ def _cached_in(directory: Path) -> Any:
 
 @contextmanager
 def _libraries_quoted() -> Iterator[None]:
-    """Inductor puts the path of torch's libraries into a command line as it is."""
+    """Quote the path of torch's libraries, which Inductor puts into a command line unquoted."""
     module: Any = importlib.import_module("torch.utils.cpp_extension")
     path = module.TORCH_LIB_PATH
     module.TORCH_LIB_PATH = shlex.quote(path)

@@ -28,7 +28,7 @@ _running = threading.local()
 
 @functools.cache
 def _kernels() -> list[torch.library.Library]:
-    """What hears, for as long as the process lives."""
+    """The library registrations that hear ops, for as long as the process lives."""
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda op, *args, **kwargs: _running.listener(op, args, kwargs), "Fake")
     own = torch.library.Library("aten", "IMPL")
@@ -42,7 +42,7 @@ def _kernels() -> list[torch.library.Library]:
 
 
 def _whole(op: OpOverload, *args: object, **kwargs: object) -> object:
-    """A composite op: heard as one where somebody listens, else what it is without us."""
+    """Let the listener hear a composite op as one call; decompose it where nobody listens."""
     if is_listening():
         return _running.listener(op, args, kwargs)
     return composite(op, "CompositeImplicitAutograd")(*args, **kwargs)
@@ -68,7 +68,7 @@ class _Other(torch.Tensor):
 
 
 def hears_subclasses() -> bool:
-    """False where torch lets no Python hear an op on such a tensor but by the name of the op."""
+    """False where torch reports ops on tensor subclasses to Python kernels by name only."""
     probe = torch.Tensor._make_wrapper_subclass(_Other, (0,))
     with _heard_by(lambda op, args, kwargs: torch.empty(0)):
         try:
@@ -97,7 +97,7 @@ def listening(listener: Listener) -> AbstractContextManager[None]:
 
 @contextmanager
 def listening_through(wrap: Callable[[Listener], Listener]) -> Iterator[None]:
-    """In the block, what listens is called through ``wrap`` of it."""
+    """Wrap the current listener in the block."""
     outer: Listener = _running.listener
     _running.listener = wrap(outer)
     try:
@@ -120,7 +120,7 @@ def is_listening() -> bool:
 
 @functools.cache
 def decomposes(op: OpOverload, device: str) -> bool:
-    """True for an op that is nothing but calls of others.
+    """True for an op that is implemented by calls of other ops alone.
 
     It is met whole in inference mode, and where the kernel of another op calls it.
     """

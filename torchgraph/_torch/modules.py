@@ -1,4 +1,4 @@
-"""What an nn.Module keeps, as attributes and by their names."""
+"""Private state of an nn.Module, as attributes and by their names."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ state_in: Callable[[dict[str, Any]], tuple[dict[str, Any], ...]] = operator.item
 
 
 def versions_of(state: object) -> Any:
-    """What a ``state_dict()`` says about versions of modules; None where it says nothing."""
+    """The module versions in a ``state_dict()``; None where it has none."""
     return getattr(state, "_metadata", None) if isinstance(state, OrderedDict) else None
 
 
 EXTRA_STATE = "_extra_state"
-"""What the name of an entry ends with that a module makes and reads itself."""
+"""The suffix of a state dict entry that a module makes and reads itself."""
 
 
 def loads_by_itself(module: nn.Module) -> bool:
@@ -50,7 +50,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 hooks_of: Callable[[nn.Module], tuple[dict[int, Any], ...]] = operator.attrgetter(*HOOKS)
 
 FLAT_WEIGHTS = frozenset({"_flat_weights", "_flat_weight_refs"})
-"""What a recurrent module makes again where it is not as it was."""
+"""Attributes that a recurrent module makes anew when they are out of date."""
 
 BOOKKEEPING = FLAT_WEIGHTS | {
     "_is_full_backward_hook",
@@ -67,5 +67,5 @@ def is_of_module(attributes: Container[object]) -> bool:
 
 
 def is_initialized(attributes: dict[str, Any]) -> bool:
-    """True for what nn.Module.__init__ has made."""
+    """True for the attributes of a module whose ``nn.Module.__init__`` has run."""
     return isinstance(attributes.get("_modules"), dict)

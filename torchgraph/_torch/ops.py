@@ -1,4 +1,4 @@
-"""What an op says about itself, and the ways to call it."""
+"""Properties of ops, and the ways to call them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_dispatched(name: str) -> bool:
 
 
 def schema_if_any(target: Any) -> FunctionSchema | None:
-    """The schema of what may be no op."""
+    """The schema of ``target``; None where it is no op."""
     return getattr(target, "_schema", None)
 
 

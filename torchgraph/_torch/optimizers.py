@@ -1,4 +1,4 @@
-"""What torch keeps in optimizers, in their schedulers and in grad scalers."""
+"""Private state of optimizers, of their schedulers and of grad scalers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE_READERS = ("get_lr", "_get_closed_form_lr")
 """The methods by which a scheduler computes rates and does nothing else."""
 
 SCALER_METHODS = ("scale", "unscale_", "step", "update", "_unscale_grads_", "_maybe_opt_step")
-"""Those that say what a step under a GradScaler is."""
+"""The methods of a GradScaler that define a step under it."""
 
 
 def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
@@ -45,7 +45,7 @@ OPTIMIZER_ATTRIBUTES = frozenset(
         "found_inf",
     }
 )
-"""What torch itself keeps in an optimizer, and no step goes by."""
+"""Attributes of an optimizer that torch keeps for itself, and that no step depends on."""
 
 
 def step_without_hooks(optimizer: torch.optim.Optimizer) -> None:
@@ -57,7 +57,7 @@ def step_without_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 @contextmanager
 def own_step_hooks_aside(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """In the block, the hooks that were registered on it alone do not hear of its steps."""
+    """Set aside the optimizer's own step hooks in the block."""
     held, names = vars(optimizer), ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     before = {name: held[name] for name in names if held.get(name)}
     held.update({name: OrderedDict() for name in before})
@@ -68,7 +68,7 @@ def own_step_hooks_aside(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def own_step_hooks(optimizer: torch.optim.Optimizer) -> tuple[list[Any], list[Any]]:
-    """Those that are called before its step, and those after it."""
+    """The hooks that are called before the optimizer's step, and those after it."""
     before, after = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
     held = vars(optimizer)
     return list(held.get(before, {}).values()), list(held.get(after, {}).values())
@@ -92,14 +92,14 @@ def loads_plainly(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
-    """Where hooks around the step are kept, of this (if it has any) and of every optimizer."""
+    """The dicts of step hooks, of this optimizer (if it has any) and of every optimizer."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     own = (vars(optimizer)[name] for name in names if name in vars(optimizer))
     return (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 
 
 def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[Any, ...], ...]:
-    """The users' hooks among them."""
+    """The step hooks of users, without torch's own, by place."""
     places = step_hook_dicts(optimizer)
     return tuple(tuple(filter(_is_users, place.values())) for place in places)
 
@@ -114,7 +114,7 @@ SCALER_COUNT = "_growth_tracker"
 SCHEDULER_COUNTS = frozenset({"last_epoch", "_step_count"})
 """The entries of a scheduler's state that count its steps."""
 SCHEDULER_ENTRIES = SCHEDULER_COUNTS | {"base_lrs", "_last_lr", "_schedulers", "lr_lambdas"}
-"""Those that are torch's, whatever the class."""
+"""The state dict entries of torch's schedulers, of whatever class."""
 
 
 def has_custom_scale(scheduler: Any) -> bool:
@@ -147,12 +147,12 @@ def has_scale(scaler: torch.amp.GradScaler) -> bool:
 
 
 def forget_scale(scaler: torch.amp.GradScaler) -> None:
-    """The scaler is as if it had made none."""
+    """Reset the scaler to the state before its scale was made."""
     vars(scaler).update(_scale=None, _growth_tracker=None)
 
 
 def scaler_attribute(name: str) -> str:
-    """Under which name a GradScaler keeps its ``scale`` or ``growth_factor``."""
+    """The attribute in which a GradScaler keeps its ``scale`` or ``growth_factor``."""
     return f"_{name}"
 
 
@@ -166,6 +166,6 @@ INNER_SCHEDULERS = "_schedulers"
 
 
 def schedulers_in(scheduler: Any) -> Sequence[Any]:
-    """Those that a chain or a sequence of schedulers steps; none in a plain one."""
+    """The schedulers that a chain or a sequence of schedulers steps; none in a plain one."""
     found: Sequence[Any] = vars(scheduler).get(INNER_SCHEDULERS, ())
     return found

@@ -1,4 +1,4 @@
-"""What TorchScript says about its modules."""
+"""Private properties of TorchScript modules."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def set_attribute(module: Any, name: str, value: Any) -> None:
 
 
 def identity_of(module: Any) -> int | None:
-    """Equal to the hash of the owner of its methods; None for what is no TorchScript module."""
+    """The hash of the module's C++ object, which owns its methods; None for other modules."""
     return hash(module._c) if hasattr(module, "_c") else None
 
 
 def names_of(module: Any) -> tuple[str, ...] | None:
-    """Its attributes, parameters and buffers among them; None where it does not tell."""
+    """The names of a module's attributes, parameters and buffers; None where unknown."""
     concrete: object = getattr(module, "_concrete_type", None)
     if concrete is None:
         concrete = torch._C.ConcreteModuleType.from_jit_type(module._c._type())
@@ -45,7 +45,7 @@ def names_of(module: Any) -> tuple[str, ...] | None:
 
 
 def ops_of(module: Any) -> set[str]:
-    """The kinds of nodes in its methods, with all that they call."""
+    """The kinds of nodes in the module's methods, calls inlined."""
     found: set[str] = set()
     for name in module._c._method_names():
         graph = module._c._get_method(name).inlined_graph  # held: it owns its nodes

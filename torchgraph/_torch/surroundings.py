@@ -1,4 +1,4 @@
-"""What surrounds a call: torch's own switches, modes and hooks, and its compiler."""
+"""Global state around a call: torch's own switches, modes and hooks, and its compiler."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _switches: list[Callable[[], object]] = [
         if hasattr(torch._C, name)
     ),
 ]
-"""Those of all ops, and those by which scaled_dot_product_attention chooses its kernel."""
+"""Switches that affect all ops, or that choose the kernel of scaled_dot_product_attention."""
 _einsum: dict[str, object] = vars(getattr(opt_einsum, "m", opt_einsum))
 
 
@@ -81,7 +81,7 @@ def ambient() -> tuple[object, ...]:
 
 
 def unfollowed() -> str:
-    """What surrounds the call that no program can follow, and so runs in eager; empty: nothing."""
+    """The state around the call that no program can follow, in words; empty for none."""
     if dispatch_modes() or function_modes():
         found = _mode()
         if found:
@@ -139,7 +139,7 @@ def _value(value: object) -> object:
 
 
 def uncompiled() -> AbstractContextManager[object]:
-    """In the block, what this thread calls of `torch.compile` runs as it was before."""
+    """Let functions compiled by `torch.compile` run uncompiled in this thread in the block."""
     frames: object = sys.modules.get("torch._dynamo.eval_frame")
     if frames is None:
         return nullcontext()  # nothing has ever been compiled
@@ -155,7 +155,7 @@ def uncompiled() -> AbstractContextManager[object]:
 
 
 class _Uncompiled(threading.local):
-    """Whether this thread runs what was compiled as it was before; may be entered again."""
+    """A thread's reentrant flag: compiled functions run as their originals."""
 
     depth = 0
 
@@ -184,12 +184,12 @@ _ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0
 
 _logging = torch._logging._internal
 _OWN_FRAMES = 10_000
-"""Where the numbers of ours begin: Dynamo counts its frames from 0."""
+"""The first frame id of torchgraph's log entries: Dynamo counts its frames from 0."""
 _traces = itertools.count(_OWN_FRAMES)
 
 
 class TraceLog:
-    """What `TORCH_TRACE` logs of one compilation, for tlparse, which lists it as a frame's own.
+    """Entries in `TORCH_TRACE` for one compilation, which tlparse lists as a frame's own.
 
     Nothing is done, and nothing is rendered, where torch logs no trace.
     """
@@ -216,12 +216,12 @@ is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
 
 def checks_arguments() -> bool:
-    """Whether torch's distributions check their arguments, as their class has it."""
+    """True where torch's distributions check their arguments by default."""
     return bool(torch.distributions.Distribution._validate_args)
 
 
 class KeptCasts:
-    """Whether casts of weights are kept since a step that has updated them.
+    """Detection of cached autocast weights that a step has outdated.
 
     Autocast keeps them until its outermost block ends, or they are cleared; eager computes with
     them although the weights are others. Nobody can ask for them: a parameter of our own tells,
@@ -232,7 +232,7 @@ class KeptCasts:
         self._mark: torch.nn.Parameter | None = None
 
     def updated(self) -> None:
-        """A step has updated weights; casts of them may be kept."""
+        """Note that a step has updated weights, whose casts may be cached."""
         if not any_autocast() or not torch.is_autocast_cache_enabled():
             return
         device = "cpu" if torch.is_autocast_enabled("cpu") else "cuda"
@@ -262,7 +262,7 @@ kept_casts = KeptCasts()
 
 @contextmanager
 def casts_stay() -> Iterator[None]:
-    """A block of autocast that ends in here is not the outermost, whose end clears them."""
+    """Keep the autocast cache: autocast blocks that end in this block are not outermost."""
     torch.autocast_increment_nesting()
     try:
         yield

@@ -18,7 +18,7 @@ from .names import standing_for
 
 
 def symbolic_function(name: str) -> Callable[[object], object] | None:
-    """What takes the ``exp`` or ``sin`` of a symbolic number; None where torch has none."""
+    """The function for ``exp`` or ``sin`` of a symbolic number; None where torch has none."""
     return getattr(torch, f"_sym_{name}", None)
 
 
@@ -87,7 +87,7 @@ class _ForSymbols(type):
 
 
 class Type(type, metaclass=_ForSymbols):
-    """``type``, for which a number that moves is what it says it is."""
+    """A ``type`` that says of a symbolic number the type that it stands for."""
 
 
 def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Tensor:
@@ -108,7 +108,7 @@ _put_in: ContextVar[_PutIn | None] = ContextVar("_put_in", default=None)
 
 
 def also_in(namespace: dict[str, Any], code: CodeType) -> None:
-    """A function runs whose globals these are: it may meet symbols, too, if an update runs."""
+    """Apply the current `standing_in` to the globals of a function that runs now."""
     put_in = _put_in.get()
     if put_in is not None:
         put_in(namespace, code)
@@ -119,7 +119,7 @@ def standing_in(
     namespaces: list[dict[str, Any]],
     names: Callable[[dict[str, Any], CodeType | None], Mapping[str, object]],
 ) -> Iterator[None]:
-    """In the block, ``names`` of a namespace stand for others in these, and in those of `also_in`.
+    """Replace ``names`` in these namespaces, and in those of `also_in`, in the block.
 
     ``names`` is asked once for each code that runs there.
     """
@@ -144,7 +144,7 @@ def standing_in(
 
 
 def _without_own(namespace: dict[str, Any], code: object) -> dict[str, object]:
-    """What stands for builtins where the module has none of that name of its own."""
+    """Replacements of builtins that the module does not shadow by a name of its own."""
     return {name: made for name, made in _NAMES.items() if name not in namespace}
 
 

@@ -1,4 +1,4 @@
-"""What tensors, their memory and generators tell about themselves."""
+"""Private properties of tensors, of their memory and of generators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ version_of: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 """Counts the writes. Inference tensors have none."""
 
 address_of: Callable[[torch.UntypedStorage | torch.Generator], int] = operator.attrgetter("_cdata")
-"""Where the C++ part lies: equal for two Python objects exactly when they are of one."""
+"""The address of the C++ object: equal for two Python objects exactly if they share it."""
 
 indices_of: Callable[[torch.Tensor], torch.Tensor] = operator.methodcaller("_indices")
 values_of: Callable[[torch.Tensor], torch.Tensor] = operator.methodcaller("_values")
@@ -23,7 +23,7 @@ MAKE_SUBCLASS = "_make_subclass"
 """The static method of Tensor that makes a Parameter, say."""
 
 COMPILER_MARK = "_dynamo_"
-"""What the names of attributes begin with that torch.compile marks a tensor with."""
+"""The prefix of the attributes with which torch.compile marks a tensor."""
 
 
 def share_hooks(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -16,9 +16,9 @@ from typing import BinaryIO
 from ..errors import CheckpointFileError, CheckpointNotFound
 
 PREFIX = ".torchgraph-save-"
-"""What the names of files begin with that are being written."""
+"""The prefix of the names of files that are being written."""
 _MADE = re.compile(r"\d+-[0-9a-f]{8}", re.ASCII)
-"""How they end: with the process that writes, and four random bytes."""
+"""The suffix of these names: the writing process, and four random bytes."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def _looked_at(path: str) -> os.stat_result | None:
-    """The file that is there; None where there is none. Never a folder or a device."""
+    """The status of the regular file at ``path``; None where there is none."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def _looked_at(path: str) -> os.stat_result | None:
 
 
 def _made(start: str, before: os.stat_result | None) -> tuple[str, BinaryIO]:
-    """A new file, locked for as long as it is open, with the mode and owner of the one before."""
+    """A new file, locked while it is open, with the mode and owner of the one it replaces."""
     while True:
         path = f"{start}{os.getpid()}-{secrets.token_hex(4)}"
         mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
@@ -113,7 +113,7 @@ def _made(start: str, before: os.stat_result | None) -> tuple[str, BinaryIO]:
 
 
 def _clear(folder: str, start: str) -> None:
-    """Remove files that begin so, where the process that wrote them is gone: its lock is, too."""
+    """Remove files with this prefix whose writing process has ended, and its lock with it."""
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, "its folder does not exist")
     for name in os.listdir(folder):

@@ -130,7 +130,7 @@ def _refuse(start: bytes, text: bytes) -> NoReturn:
 
 
 def _checked(entry: Any, start: int, size: int, data: int) -> int:
-    """Where the tensor ends that begins at ``start``, by its entry in the header."""
+    """The end of the tensor that begins at ``start``, checked against its header entry."""
     shape, offsets = entry["shape"], entry["data_offsets"]
     length = size_of(entry["dtype"], shape) if type(shape) is list else -1
     is_plain = all(type(one) is int for one in offsets) and len(shape) <= MOST_DIMS

@@ -34,7 +34,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """What `save` wrote, with its tensors on the CPU. OneFlow: ``oneflow.load``.
+    """Load a state that `save` wrote, its tensors on the CPU. OneFlow: ``oneflow.load``.
 
     No code runs that the file names, and nothing comes back unless each byte is as it was written.
 

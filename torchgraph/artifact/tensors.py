@@ -1,4 +1,4 @@
-"""What of a tensor lies in a file: its bytes in order, and what a viewer need not know."""
+"""Tensors in a file: their bytes in order, and notes that safetensors viewers do not need."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stored:
 
 
 def problem_of(tensor: torch.Tensor) -> tuple[str, str] | None:
-    """Why a tensor cannot be saved, and the way out; None where it can."""
+    """The reason why a tensor cannot be saved, and the way out; None where it can."""
     if is_lazy(tensor):
         return "is a parameter that has no shape yet.", "run the module once before it is saved."
     if type(tensor) not in _PLAIN:
@@ -91,7 +91,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def stored(tensor: torch.Tensor) -> Stored:
-    """What `problem_of` finds nothing against, as it lies in a file."""
+    """The form in a file of a tensor that `problem_of` accepts."""
     shape, strides = list(tensor.shape), list(tensor.stride())
     bits = (tensor.is_conj(), tensor.is_neg())
     place = tensor.data_ptr() if tensor.numel() else id(tensor)
@@ -112,7 +112,7 @@ def made(code: str, shape: Sequence[int]) -> torch.Tensor:
 
 
 def size_of(code: str, shape: Sequence[int]) -> int:
-    """How many bytes such a tensor has; -1 for what is none."""
+    """The bytes of a tensor of that dtype code and shape; -1 for an invalid one."""
     if code not in _DTYPES or not all(type(size) is int and size >= 0 for size in shape):
         return -1
     return math.prod(shape) * _DTYPES[code].itemsize

@@ -20,7 +20,7 @@ from ..errors import CheckpointDamaged, NotSavable
 from .tensors import Stored, as_noted, problem_of, stored
 
 DEPTH = 100
-"""How deep a state may be nested; real ones are at ten. JSON's own reader has a limit, too."""
+"""The deepest nesting of a state; real ones are at ten. JSON's own reader has a limit, too."""
 
 _EXACT = 2**53  # integers up to here are the same in every reader of JSON
 
@@ -49,7 +49,7 @@ def encoded(
 def decoded(
     tree: object, tensors: Mapping[str, torch.Tensor], readers: Readers | None = None
 ) -> object:
-    """What `encoded` was given; a tensor that it names twice is one.
+    """The value that `encoded` was given; a tensor that is named twice is one object.
 
     Raises:
         CheckpointDamaged: the tree is none of those that `encoded` makes.
@@ -133,7 +133,7 @@ class _Encoder:
         return name
 
     def _path(self, keys: tuple[object, ...]) -> str:
-        """How Python writes the way to a value."""
+        """The Python expression that leads to a value."""
         parts = [f"[{key!r:.60}]" if type(key) is str else f"[{_short(key)}]" for key in keys]
         return self._root + "".join(
             parts if len(parts) < 12 else [*parts[:8], "[...]", *parts[-3:]]

@@ -19,14 +19,14 @@ class Fakes:
         self._made: dict[TensorLayout, torch.Tensor] = {}
 
     def of(self, layout: TensorLayout) -> torch.Tensor:
-        """The fake for a tensor that lies so."""
+        """The fake tensor of this layout."""
         found = self._made.get(layout)
         if found is None:
             found = self._made[layout] = self._fake(layout, self._storage(layout))
         return found
 
     def apart(self, layout: TensorLayout) -> torch.Tensor:
-        """The same in memory of its own."""
+        """A fake tensor of this layout in memory of its own."""
         return self._fake(layout, torch.UntypedStorage(layout.nbytes, device="meta"))
 
     def _storage(self, layout: TensorLayout) -> torch.UntypedStorage:

@@ -246,7 +246,7 @@ def _drop_unread_views(graph: fx.Graph) -> None:
 
 
 class _KnownBefore:
-    """Which values depend on nothing but constants, or on numbers that are known before a run."""
+    """The values that depend on constants alone, or on numbers that are known before a run."""
 
     def __init__(self, tape: Tape, leaves: Sequence[tuple[Leaf, int]]) -> None:
         self._always: set[int] = set(tape.constants)
@@ -305,7 +305,7 @@ def flat(outs: Any) -> Iterable[int]:
 
 
 def _check_results(entry: Entry) -> None:
-    """A wrong count would be an op of torch's that hands back too few values: it crashes."""
+    """Assert that an op returns as many values as its schema says: torch would crash otherwise."""
     schema = schema_if_any(entry.target)
     count = len(entry.outs) if isinstance(entry.outs, list) else 1
     if schema is not None and len(schema.returns) > 1 and len(schema.returns) != count:

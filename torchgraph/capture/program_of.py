@@ -38,7 +38,7 @@ class Captured:
     guards: Guards
     value_guard: ValueGuard | None
     out_tree: Returned
-    """What is returned, and done to arguments, without the tensors."""
+    """The structure of the returned value and of changes to arguments, without the tensors."""
     calls: list[CallRecord]
     loss_path: str | None
     structure: tuple[Any, ...]
@@ -46,7 +46,7 @@ class Captured:
     own_update: bool = False
     """True when the step takes its own update."""
     side_effects: SideEffects = field(default_factory=SideEffects)
-    """What comes besides the program."""
+    """The part of a step that Python does besides the program."""
     reduced: tuple[Reduced, ...] = ()
     """See `Replicas`."""
 
@@ -104,7 +104,7 @@ def _program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Ca
 def _functional(
     outcome: Outcome, *, per_kind: bool
 ) -> tuple[Program, Sequence[Any], Sequence[Any]]:
-    """The program, nodes that it was specialised for, and what they were."""
+    """The program, the nodes that it was specialised for, and their values."""
     inputs = [leaf for leaf, _ in outcome.leaves]
     specs = [spec for spec, _ in outcome.outputs]
     tape = outcome.tape

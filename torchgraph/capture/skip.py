@@ -87,7 +87,7 @@ def _keep(
     found: fx.Node,
     order: Mapping[fx.Node, int],
 ) -> None:
-    """One call for the states of a parameter, right after the last of them is computed."""
+    """Emit one choice for the states of a parameter, right after the last is computed."""
     old = [states[program.signature.outputs[place].target] for place in places]
     new = [program.results[place] for place in places]
     changed = [i for i in range(len(places)) if old[i] is not new[i]]

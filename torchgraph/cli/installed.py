@@ -20,7 +20,7 @@ _WAY_OUT = f"pip uninstall {OTHER}, which removes files of this one, too; then, 
 
 
 def installed() -> tuple[str, bool | None]:
-    """What is found, and whether that is good: None where nothing is installed, but imported."""
+    """The installed distribution, and whether it is right: None where none is installed."""
     other = _metadata(OTHER)
     if other is not None and other[1].startswith(_SUMMARY):
         found = f"{OTHER} {other[0]}, an earlier name of {NAME}: {_WAY_OUT}"

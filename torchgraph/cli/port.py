@@ -57,5 +57,5 @@ def _tell(console: Console, summary: str) -> None:
 
 
 def _visible(text: str) -> str:
-    """No sequence of a script's own reaches the terminal."""
+    """Escape control sequences, so that those of a script do not reach the terminal."""
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)

@@ -1,4 +1,4 @@
-"""What the modules take, by phase: FLOPs, bytes moved and calls, and what they keep."""
+"""Costs by module and phase: FLOPs, bytes moved, calls, and bytes kept for the backward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ByModule = defaultdict[str, dict[Phase, Work]]
 
 
 def work_by_module(program: Program) -> ByModule:
-    """One step, all micro-batches counted. The update of a parameter is its module's."""
+    """The work of each module in one step, all micro-batches counted; updates included."""
     owners = Owners(program)
     found: ByModule = defaultdict(dict)
     for node, work in work_by_node(program).items():
@@ -33,7 +33,7 @@ def work_by_module(program: Program) -> ByModule:
 def seconds_by_module(
     program: Program, by_node: Mapping[str, float]
 ) -> dict[tuple[str, Phase], float]:
-    """What the nodes of each module take in each phase. ``by_node``: by the names of nodes."""
+    """Seconds of each module's nodes in each phase. ``by_node``: seconds by node name."""
     owners = Owners(program)
     found: dict[tuple[str, Phase], float] = {}
     for node in program.nodes:

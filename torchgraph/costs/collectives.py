@@ -1,4 +1,4 @@
-"""What the collectives of a program put on the wire: bytes by kind, size of group and backend.
+"""Bytes that a program's collectives send over the network, by kind, group size and backend.
 
 Of the usual algorithms: rings for all-reduce, gather and scatter, a tree for broadcast. A rank of a
 ring of N sends ``2 (N - 1) / N`` of what it reduces, and ``(N - 1) / N`` of what it gathers or
@@ -47,7 +47,7 @@ _RING = 8
 
 @dataclass(frozen=True)
 class Collective:
-    """What a node communicates."""
+    """The communication of one node."""
 
     kind: str
     payload: int
@@ -55,13 +55,13 @@ class Collective:
     group: str
     """The name of the process group."""
     ranks: int | None = None
-    """How many are in the group, where the node says so."""
+    """The size of the group, where the node says so."""
     tensors: int = 1
-    """How many travel together."""
+    """The number of tensors that travel together."""
 
 
 def collective_of(node: fx.Node) -> Collective | None:
-    """What ``node`` communicates; None for a node that computes, or waits for another's.
+    """The collective that ``node`` runs; None for a node that computes or only waits.
 
     Raises:
         NotImplementedError: a collective whose bytes nobody has counted yet.
@@ -125,7 +125,7 @@ def wire_bytes(kind: str, payload: int, ranks: int, backend: str = "nccl") -> fl
 
 
 def rounds(kind: str, ranks: int, backend: str = "nccl") -> int:
-    """How many messages follow one another: each waits for the one before."""
+    """The number of messages sent one after the other in one collective."""
     if ranks <= 1:
         return 0
     if kind == ALL_REDUCE and backend != "gloo" and ranks > _RING:

@@ -22,7 +22,7 @@ def flops_of(node: fx.Node) -> int:
 
 
 def _product(left: int) -> Callable[[fx.Node], int]:
-    """Each element of the result is a row of argument ``left`` times a column."""
+    """A counter of a product's FLOPs; argument ``left`` is its left factor."""
 
     def count(node: fx.Node) -> int:
         return 2 * elements(node) * shape_of(node.args[left])[-1]
@@ -47,7 +47,7 @@ def _convolution_backward(node: fx.Node) -> int:
 
 
 def _convolved(many: object, weight: object) -> int:
-    """Each element of ``many`` meets the weights of one channel."""
+    """The FLOPs of a convolution: each element of ``many`` uses the weights of one channel."""
     shape = shape_of(weight)
     return 2 * elements(many) * math.prod(shape[1:])
 
@@ -64,7 +64,7 @@ def _attention(first: int, times: float) -> Callable[[fx.Node], int]:
 
 
 def _recurrent(times: int) -> Callable[[fx.Node], int]:
-    """Each row of the sequence meets the input's and the hidden state's weights."""
+    """A counter of a recurrent layer's FLOPs, by its input and hidden weights."""
 
     def count(node: fx.Node) -> int:
         rows = elements(node.args[0]) // max(1, shape_of(node.args[0])[-1])

@@ -24,17 +24,17 @@ class OpCall:
     """A call of an op, or as many equal ones as there are rows."""
 
     node: fx.Node
-    """What calls the op: a node of the program, or of the body of one of its nodes."""
+    """The node that calls the op: one of the program, or of the body of one of its nodes."""
     within: fx.Node
     """The node of the program."""
     rows: int
-    """How often the op is called when the program runs once."""
+    """The number of calls of the op in one run of the program."""
     bytes: int
     """Read and written by one call, the mean over rows."""
 
     @property
     def flops(self) -> int:
-        """What one call takes."""
+        """The FLOPs of one call."""
         return flops_of(self.node)
 
     @property
@@ -59,7 +59,7 @@ class Work:
         )
 
     def between(self, begins: float, ends: float) -> Work:
-        """A part of it, its calls left out: those from 0 to 1 are all of it together."""
+        """The FLOPs and bytes between two fractions of this work, without its calls."""
         flops, moved = (
             int(whole * ends) - int(whole * begins) for whole in (self.flops, self.bytes)
         )
@@ -76,7 +76,7 @@ def op_calls(program: Program) -> Iterator[OpCall]:
 
 
 def work_by_node(program: Program) -> dict[fx.Node, Work]:
-    """What each node of the program takes in one step, all micro-batches counted; views nothing."""
+    """The work of each node in one step, all micro-batches counted; views are left out."""
     found: dict[fx.Node, Work] = {}
     for call in op_calls(program):
         if call.is_view:

@@ -1,4 +1,4 @@
-"""Whose a node is: its module's; of one that updates several parameters, that of their modules."""
+"""Attribution of nodes to modules; an update of several parameters is shared among theirs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Part(NamedTuple):
     begins: float = 0.0
     ends: float = 1.0
     rows: int = 1
-    """How many parameters it is for."""
+    """The number of parameters that it is for."""
 
     @property
     def size(self) -> float:
-        """How much of the node it is."""
+        """The fraction of the node that this part covers."""
         return self.ends - self.begins
 
 
@@ -41,10 +41,10 @@ def own_module(node: fx.Node) -> str:
 
 
 class Owners:
-    """Whose the nodes of a program are.
+    """The modules that own the nodes of a program.
 
     An optimizer's op over lists, and a node that does the same for each of several parameters, are
-    shared out by the sizes of their rows. Whose a row is say the states that it reads or writes.
+    shared out by the sizes of their rows. The states that a row reads or writes give its module.
     """
 
     def __init__(self, program: Program) -> None:
@@ -65,12 +65,12 @@ class Owners:
         return self._parts.get(node.name) or (Part(own_module(node)),)
 
     def module(self, node: fx.Node) -> str:
-        """The one module that a node is of; empty for what several share, or none has."""
+        """The one module that owns ``node``; empty when several share it, or none does."""
         first, *others = self.parts(node)
         return "" if others else first.module
 
     def _pass_on(self, node: fx.Node) -> None:
-        """What is in one row is of one parameter: its state, its gradient, what comes of them."""
+        """Give all values in a row the module of those known: a row belongs to one parameter."""
         rows = [list(row) for row in _rows_of_lists(node)]
         for result in _results(node):
             rows[item(result) % len(rows)].append(result)
@@ -122,7 +122,7 @@ def _first_list(node: fx.Node) -> Sequence[fx.Node]:
 
 
 def _rows_of_lists(node: fx.Node) -> list[tuple[fx.Node, ...]]:
-    """What an op takes for each element of its first list, of all lists that are as long."""
+    """The rows of an op over lists: elements at one index in each list as long as its first."""
     length = len(_first_list(node))
     lists = (
         [value for value in given if isinstance(value, fx.Node)]

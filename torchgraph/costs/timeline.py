@@ -1,5 +1,4 @@
-"""When each node of a program would run on a machine of given rates: a lane that computes, and one
-that communicates.
+"""Simulated run of a program on a machine of given rates, with a compute and a communication lane.
 
 Nodes run in the order of the program. An op takes the longest of what its FLOPs, its bytes and its
 elements take, and the start of a kernel. A collective is given to the other lane, begins when that
@@ -45,7 +44,7 @@ _FUNCTIONS_OF_OURS = ("cross_entropy", "layer_norm", "rms_norm")
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine does in a second, and what it takes to start."""
+    """The throughput and the launch latencies of a machine."""
 
     product: Mapping[torch.dtype, float]
     """FLOPs of products, a multiply-add as two, by the dtype that multiplies."""
@@ -72,11 +71,11 @@ class Rates:
 
 @dataclass(frozen=True)
 class Wire:
-    """What joins the ranks of a group."""
+    """The network between the ranks of a process group."""
 
     ranks: int
     bytes: float
-    """That a rank sends in a second, while all of them do."""
+    """Bytes that a rank sends in a second, while all of them do."""
     message: float
     """Seconds from one rank to the next, however short the message."""
     backend: str = "nccl"
@@ -84,33 +83,33 @@ class Wire:
     """Seconds of a collective besides."""
 
     def seconds(self, one: Collective) -> float:
-        """What a collective takes once all ranks are there."""
+        """Seconds of a collective once all ranks are there."""
         if self.ranks <= 1:
             return self.start
         messages = self.message * rounds(one.kind, self.ranks, self.backend)
         return self.start + messages + self.bytes_of(one) / self.bytes
 
     def bytes_of(self, one: Collective) -> float:
-        """What the rank sends that sends most."""
+        """Bytes sent by the rank that sends the most."""
         return wire_bytes(one.kind, one.payload, self.ranks, self.backend)
 
 
 @dataclass(frozen=True)
 class Item:
-    """One entry of a program's work: equal calls of an op, a collective, or a wait for some."""
+    """An entry of a program's work: equal calls of an op, a collective, or a wait for some."""
 
     node: str
     phase: Phase
     module: str = ""
     times: int = 1
-    """How often it is called in one step."""
+    """The number of calls in one step."""
     is_view: bool = False
     flops: int = 0
     """In one call, as the rest is."""
     dtype: torch.dtype | None = None
     """In which a product multiplies."""
     kind: str = PRODUCT
-    """What the FLOPs are of: ``product``, ``convolution`` or ``attention``."""
+    """The kind of op with FLOPs: ``product``, ``convolution`` or ``attention``."""
     bytes: int = 0
     elements: int = 0
     """Through a function such as ``exp``, or a norm."""
@@ -132,24 +131,24 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it runs."""
+        """The duration in seconds."""
         return self.ends - self.begins
 
 
 @dataclass
 class Timeline:
-    """One run of a program. A wait is a span of the lane that computes, and computes nothing."""
+    """A simulated run of a program. A wait is a span of the compute lane without work."""
 
     spans: list[Span] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
-        """When the last has ended."""
+        """The end of the last span."""
         return max((span.ends for span in self.spans), default=0.0)
 
     @property
     def computing(self) -> float:
-        """Seconds that the one lane computes."""
+        """Seconds of work in the compute lane."""
         return sum(s.seconds for s in self.spans if s.lane == COMPUTE and not s.item.is_wait)
 
     @property
@@ -207,7 +206,7 @@ def _item(call: OpCall, micro_batches: int) -> Item:
 
 
 def seconds(item: Item, rates: Rates) -> float:
-    """What the calls of an item take."""
+    """Seconds of all calls of an item."""
     if item.is_view:
         return item.times * rates.view
     fits = rates.cached is not None and item.bytes <= rates.cache
@@ -234,7 +233,7 @@ def _kind(node: fx.Node) -> str:
 
 
 def timeline(work: Iterable[Item], rates: Rates, wires: Mapping[str, Wire]) -> Timeline:
-    """One run of the items of a program.
+    """Simulate one run of the items of a program.
 
     Args:
         wires: of each process group, by its name.

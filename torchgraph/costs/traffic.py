@@ -1,4 +1,4 @@
-"""The sizes of what ops take and give."""
+"""The sizes of the tensors that ops read and write."""
 
 from __future__ import annotations
 

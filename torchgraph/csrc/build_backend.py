@@ -34,7 +34,7 @@ _ENDINGS = {".py", ".typed", ".cpp", ".cu", ".h", ".md", ".html", ".css", ".js",
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """Nothing where torch is installed."""
+    """The build requirements of a wheel: none where torch is installed."""
     return [] if torch_root() else ["torch>=2.11"]
 
 
@@ -42,7 +42,7 @@ get_requires_for_build_editable = get_requires_for_build_wheel
 
 
 def get_requires_for_build_sdist(config_settings: Any = None) -> list[str]:
-    """Nothing: an sdist has nothing compiled in it."""
+    """The build requirements of an sdist: none, as it has nothing compiled."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""How the compiled libraries are built: for any Python from 3.10 and any torch from 2.11 on.
+"""The build of the compiled libraries, for any Python from 3.10 and any torch from 2.11 on.
 
 ``_C``       CPU ops: the C++ of each folder, against torch's stable ABI.
 ``_C_cuda``  CUDA ops: the ``.cu`` of each folder, with nvcc, for a torch that is built with CUDA.
@@ -42,12 +42,12 @@ WHY = re.compile(r"error:|cannot find|undefined reference|multiple definition")
 
 
 def extensions() -> list[Extension]:
-    """What can be built here."""
+    """The extensions that can be built here."""
     return [_extension(name) for name, reason in reasons().items() if not reason]
 
 
 def left_out() -> list[str]:
-    """What cannot, and why, in a line for each reason."""
+    """The extensions that cannot be built and the reason, in a line for each reason."""
     names: dict[str, list[str]] = {}
     for name, reason in reasons().items():
         names.setdefault(reason, []).append(name)
@@ -59,7 +59,7 @@ def left_out() -> list[str]:
 
 
 def reasons() -> dict[str, str]:
-    """Why each library cannot be built here; an empty string where it can."""
+    """The reason why each library cannot be built here; an empty string where it can."""
     of_all = _why_nothing()
     return {
         "_guards": of_all or _why_no_guards(),
@@ -110,7 +110,7 @@ def nvcc() -> str | None:
 
 
 def sources(name: str) -> list[Path]:
-    """Those of a library, by their folders: a new fusion adds its own, and no line here."""
+    """The sources of a library, found by folder: a new fusion's need no line here."""
     if name == "_guards":
         return sorted(SOURCES.glob("guards/*.cpp"))
     ending = "cu" if name == "_C_cuda" else "cpp"
@@ -118,7 +118,7 @@ def sources(name: str) -> list[Path]:
 
 
 def object_of(source: Path, folder: Path) -> Path:
-    """Where a source is compiled to: each folder has a ``cpu.cpp``."""
+    """The object file of a source, named by its folder too: each has a ``cpu.cpp``."""
     return folder / f"{source.parent.name}_{source.stem}.o"
 
 
@@ -195,7 +195,7 @@ def _plainly_named(headers: Path, folder: Path | None) -> Path:
 
 
 def _cuda_libraries(compiler: str) -> Path:
-    """Where the CUDA runtime is, of which the compiler itself knows its root."""
+    """The library directory of the CUDA runtime, from the toolkit root that nvcc reports."""
     dry = [compiler, "--dryrun", "-x", "cu", "-E", os.devnull]
     said = run([dry])
     root = next(line.partition("TOP=")[2] for line in said.splitlines() if "TOP=" in line)
@@ -214,7 +214,7 @@ def run(jobs: Iterable[list[str]]) -> str:
 
 
 def _cores() -> int:
-    """Those that this process may use, which may be fewer than the machine has."""
+    """The number of cores that this process may use, perhaps fewer than the machine has."""
     possible = getattr(os, "sched_getaffinity", None)
     return len(possible(0)) if possible else os.cpu_count() or 1
 
@@ -232,7 +232,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _explained(failed: list[subprocess.CompletedProcess[str]]) -> str:
-    """Why, where the whole output is kept, and the way out."""
+    """The cause of failed commands, the file with their whole output, and the way out."""
     said = [
         f"$ {shlex.join(one.args)}\n{one.stdout}[ended with {one.returncode}]" for one in failed
     ]

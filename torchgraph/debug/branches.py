@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Branch:
-    """A module, or what stands in its place."""
+    """A node of the tree: a module, or a line in place of one."""
 
     label: list[Piece]
     details: list[Piece] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Branch:
     children: list[Branch] = field(default_factory=list)
 
     def walk(self) -> Iterator[Branch]:
-        """This branch and all below it, in order."""
+        """Yield this branch and all below it, in order."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -189,7 +189,7 @@ class _Grower:
         return f"{dtype}[{','.join(map(str, meta.shape))}]{device}"
 
     def _passes(self, totals: Totals) -> list[Piece]:
-        """What passes made, and how many nodes the ops were before and are now."""
+        """The nodes that passes made, and the number of nodes before and after them."""
         parts: list[Piece] = []
         last = ""
         for (name, op), count in sorted(totals.made.items()):
@@ -224,7 +224,7 @@ class _Grower:
 
 
 def _without_last_nones(leaves: Sequence[DescribedLeaf]) -> Sequence[DescribedLeaf]:
-    """Arguments without those that are None to the last: most are defaults."""
+    """The arguments without trailing Nones: most are defaults."""
     end = len(leaves)
     while end and leaves[end - 1][1] == _NONE:
         end -= 1
@@ -237,7 +237,7 @@ def _tensors(forest: ModuleForest) -> Iterator[TensorEntry]:
 
 
 def _most(found: Iterable[TensorMeta | None]) -> str:
-    """The device of most of them."""
+    """The most frequent device; ``cpu`` where there is none."""
     devices = Counter(str(meta.device) for meta in found if meta is not None)
     return devices.most_common(1)[0][0] if devices else "cpu"
 

@@ -21,12 +21,12 @@ Made = Counter[tuple[str, str]]
 
 @dataclass
 class Figures:
-    """What a module takes in one phase of one step."""
+    """The figures of a module in one phase of one step."""
 
     ops: int = 0
     """Calls of ops that compute, of all micro-batches; views are none."""
     flops: int = 0
-    """Those of products, a multiply-add as two."""
+    """FLOPs of products, a multiply-add as two."""
     moved: int = 0
     """Bytes read and written."""
     kept: int = 0
@@ -44,15 +44,15 @@ class Figures:
 
 @dataclass
 class Totals:
-    """All figures of one module, or of several."""
+    """The figures of one module, or of several, in all phases."""
 
     phases: dict[Phase, Figures] = field(default_factory=dict)
     made: Made = field(default_factory=Counter)
-    """What passes made."""
+    """The ops that passes made."""
     nodes: int = 0
     """Nodes of the forward and the backward part that are ops."""
     captured: int = 0
-    """How many they were before the passes."""
+    """The number of nodes before the passes."""
 
     def add(self, other: Totals) -> None:
         """Count another module's, too."""
@@ -96,7 +96,7 @@ def totals_of(
 
 
 def _nodes(program: Program, forest: ModuleForest) -> dict[str, int]:
-    """Without those of the update, which are counted by parameter, or once for all."""
+    """Op nodes by module path, without the update's, which count by parameter or once for all."""
     found = phase_counts(program, forest.place)
     return {path: counts.total() - counts[Phase.UPDATE] for path, counts in found.items()}
 
@@ -123,7 +123,7 @@ def _times(seconds: Mapping[tuple[str, Phase], float]) -> Iterator[tuple[str, Ph
 
 
 def sum_of(parts: Iterable[Totals]) -> Totals:
-    """Those of several modules together."""
+    """The sum of several modules' figures."""
     whole = Totals()
     for part in parts:
         whole.add(part)

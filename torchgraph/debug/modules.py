@@ -64,14 +64,14 @@ class ModuleEntry:
         return sum(entry.count for entry in self.parameters)
 
     def walk(self) -> Iterator[ModuleEntry]:
-        """This entry and all below it, in order."""
+        """Yield this entry and all below it, in order."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 class ModuleForest:
-    """All modules of a Graph. The first path of a module or a tensor is where it lies."""
+    """The modules of a Graph. A module or tensor met several times is listed at its first path."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self.roots: list[ModuleEntry] = []

@@ -28,13 +28,13 @@ from ..ir.values import kind
 from ..lines import Depth
 
 StackOf = Callable[[str], Depth | None]
-"""How much of the stack is shown of the ops of the module at a path; None: nothing."""
+"""The depth of the stack shown with the ops of the module at a path; None: nothing."""
 DescribedLeaf = tuple[str, TensorMeta | str]
 """A value by its path: a tensor, or the type name of anything else."""
 
 
 def no_stack(path: str) -> Depth | None:
-    """Nothing of the stack."""
+    """No stack for any path."""
 
 
 def io_names(scope: str, kind: str, leaves: Sequence[DescribedLeaf]) -> list[str]:

@@ -53,7 +53,7 @@ class RecordedOp:
         return f"(OPERATOR: {self.name}({', '.join(arguments)}) -> ({results}))"
 
     def details(self, depth: Depth) -> Iterator[str]:
-        """What the op is called with, by the names of its schema, defaults too; where from."""
+        """Lines with the op's arguments by schema name, defaults included, and its origin."""
         if isinstance(self.target, OpOverload):
             yield f"  schema: {schema_of(self.target)}"
         for name, value in self._named():

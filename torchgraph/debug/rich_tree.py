@@ -42,7 +42,7 @@ _KEEP = ("params", "phase", "time", "FLOPs", "moved", "kept", "ops", "own")
 _WORDS = 30
 """Cells that are left for the words before a column finds room."""
 _WIDE = 48
-"""The same, for `own`, which the text has as well."""
+"""The cells left for the words before the column `own`, which the text has as well."""
 _NARROWEST = 20
 _INDENT = Piece("  ")
 """Before what goes on from the line above."""
@@ -57,7 +57,7 @@ _GUIDES = {
 
 
 class GraphTree:
-    """What ``rich.print(graph)`` shows, and a notebook.
+    """The view of a Graph in ``rich.print(graph)`` and in a notebook.
 
     One line or more for each module: left its name, class, shapes, parameters, buffers and what
     passes made there; right its figures with those of its sub-modules, each phase on a line of its
@@ -120,7 +120,7 @@ def rich_tree(source: TreeSource, depth: int | None = None) -> GraphTree:
 
 
 def _chosen(columns: Sequence[Column], width: int) -> list[Column]:
-    """Those that find room beside the words."""
+    """The columns that fit beside the words."""
     by_name = {column.name: column for column in columns}
     left, found = width, set()
     for name in _KEEP:
@@ -225,7 +225,7 @@ class _Page:
 
 
 def _printable(piece: Piece) -> Piece:
-    """Without what would move the cursor, turn the line, or be no text at all."""
+    """The piece with control and other unprintable characters escaped."""
     if piece.text.isprintable():
         return piece
     shown = (c if c.isprintable() else ascii(c)[1:-1] for c in piece.text)

@@ -13,7 +13,7 @@ _ASCII = str.maketrans("─│├└…·", "-|+`~.")
 
 
 class OnAnyScreen:
-    """What rich prints of something, on a screen that knows ASCII alone too."""
+    """A rich renderable that also prints on a screen with ASCII alone."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def plain(shown: RenderableType, width: int, encoding: str = "utf-8") -> str:
-    """What rich prints as plain text, for a file in that encoding."""
+    """Render plain text by rich, for a file in ``encoding``."""
     page = _Page()
     page.encoding = encoding
     screen = Console(file=page, width=width, color_system=None, force_jupyter=False, _environ={})
@@ -42,7 +42,7 @@ def plain(shown: RenderableType, width: int, encoding: str = "utf-8") -> str:
 
 
 def encoding_of_output() -> str:
-    """That of ``sys.stdout``; ``utf-8`` where it has none."""
+    """The encoding of ``sys.stdout``; ``utf-8`` where it has none."""
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 

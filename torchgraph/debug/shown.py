@@ -1,4 +1,4 @@
-"""What a Graph shows of itself: printed, in colour, in a notebook."""
+"""The display of a Graph: printed, in colour, in a notebook."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Shown:
 
     @abstractmethod
     def _tree(self) -> TreeSource:
-        """What there is to show."""
+        """The Graph's data for its tree."""
 
     @checked
     def full_text(self, lines: PositiveInt | None = None) -> str:
-        """What ``print(graph)`` shows, with all of its lines.
+        """The text that ``print(graph)`` shows, with all of its lines.
 
         Args:
             lines: after so many, modules and operators are only counted, as ``print`` does.
@@ -33,7 +33,7 @@ class Shown:
 
     @checked
     def tree(self, depth: Count | None = None) -> GraphTree:
-        """What ``rich.print(graph)`` shows, folded: to be printed, by rich or without colour.
+        """The view of ``rich.print(graph)``, folded: to be printed, by rich or without colour.
 
         Args:
             depth: levels of modules to show; the figures of what lies deeper count with the module

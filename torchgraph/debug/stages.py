@@ -43,7 +43,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
         """Duration of each stage and part that has ended, in order of their start."""
         self.head = f"(GRAPH:{graph_name}:{class_name})"
-        """What the lines of the Graph begin with."""
+        """The beginning of the Graph's lines."""
         self._graph_name = graph_name
         self._steps = self._done = 0
         self._console = console or Console()

@@ -20,7 +20,7 @@ DescribedLeaves = tuple[DescribedLeaf, ...]
 
 @dataclass(frozen=True)
 class TreeSource:
-    """What there is to show of a Graph. Before the first call, ``program`` is None."""
+    """The data shown of a Graph. Before the first call, ``program`` is None."""
 
     graph_name: str
     """``LinearGraph_0``."""
@@ -28,7 +28,7 @@ class TreeSource:
     config_repr: str
     modules: Mapping[str, nn.Module]
     checkpointing: Mapping[str, bool] = field(default_factory=dict)
-    """What was said of modules by path: whether their activations are recomputed."""
+    """The checkpointing setting of modules by path: whether activations are recomputed."""
     stages: Mapping[str, tuple[int, Any]] = field(default_factory=dict)
     """Likewise: in which pipeline stage they are, and where that is."""
     program: Program | None = None
@@ -36,23 +36,23 @@ class TreeSource:
     inputs: Sequence[DescribedLeaf] = ()
     """Arguments by their path in (args, kwargs): ``0.0`` the first, ``1.mask`` a keyword."""
     outputs: Sequence[DescribedLeaf] = ()
-    """What build returns: ``0.0`` is the only value, or the first of a tuple."""
+    """The values that build returns: ``0.0`` is the only one, or the first of a tuple."""
     stack: StackOf = no_stack
-    """How much of the stack the operators of a module show."""
+    """The depth of the stack that the operators of a module show."""
     captured: Program | None = None
     """The program before its passes."""
     seconds: Mapping[str, float] | None = None
     """Time by node of ``program``, where it was measured."""
     besides: Mapping[tuple[str, Phase], float] | None = None
-    """The same of nodes that lowering made, by module and phase."""
+    """Like ``seconds``, for nodes that lowering made, by module and phase."""
     amp: torch.dtype | None = None
-    """What mixed precision computes in; None without it."""
+    """The dtype of mixed precision; None without it."""
     eager: str = ""
     """Why no program serves the Graph's calls; empty where one does, or may come."""
 
 
 LINES = 2000
-"""How many of them a text has before the rest is only counted."""
+"""The number of lines after which the rest of a text is only counted."""
 _CUT = "… graph.full_text() has all lines, print(graph.model.layer) those of a part"
 
 
@@ -95,9 +95,9 @@ class CallLines:
         self._begun: set[tuple[str, DescribedLeaves]] = set()
 
     def of(self, path: str, tag: str, leaves: DescribedLeaves) -> Iterator[str]:
-        """What is to be said when a call of the module at ``path`` begins, or has ended.
+        """The lines for the beginning or the end of a call of the module at ``path``.
 
-        Calls with equal inputs, or equal outputs, are told once.
+        Calls with equal inputs, or equal outputs, are listed once.
         """
         entry = self._forest.entries.get(self._forest.place(path))
         if entry is None or (f"{tag}:{path}", leaves) in self._begun:

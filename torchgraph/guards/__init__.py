@@ -1,4 +1,4 @@
-"""What a bound program relies on, checked at each call, in Python or by one compiled function.
+"""Guards: the assumptions of a bound program, checked at each call in Python or compiled code.
 
 Touches: the user's objects, to compare them.
 Never: a write, a refusal: it answers.

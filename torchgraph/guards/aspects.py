@@ -1,4 +1,4 @@
-"""What a value of Python's is compared by: equal looks are equal values."""
+"""Looks: keys by which Python values are compared. Equal looks are equal values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..structure.kinds import SYMBOLS, parts_of_partial
 
 
 class _Absent:
-    """What a read finds where the object itself holds no such attribute."""
+    """The result of a read where the object itself holds no such attribute."""
 
     def __repr__(self) -> str:
         return "absent"
@@ -55,13 +55,13 @@ def is_container(value: object) -> bool:
 
 
 def elements(container: object) -> list[object]:
-    """What is in it, the keys of a dict: no ``__len__`` or ``__iter__`` of the user's runs."""
+    """The elements of a container, or the keys of a dict; runs no code of the user's."""
     kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
     return list(kind.__iter__(container))
 
 
 def count(container: object) -> int:
-    """How much is in it, as `elements`."""
+    """The number of `elements`."""
     kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
     found: int = kind.__len__(container)
     return found
@@ -292,7 +292,7 @@ def alike(value: object, level: int = 0) -> object:
 
 
 def laid_out(value: object) -> object:
-    """The same, and how a tensor lies in memory and what hangs on it."""
+    """The look of `alike`, with a tensor's layout, ``requires_grad`` and presence of a gradient."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_nested:
         return alike(value)
     lies = (value.stride(), value.storage_offset(), value.is_conj(), value.is_neg())
@@ -302,7 +302,7 @@ def laid_out(value: object) -> object:
 
 
 class Aspect(enum.Enum):
-    """What of a value counts."""
+    """The part of a value that a check compares."""
 
     CONTENT = "content"
     LIKENESS = "likeness"  # of tensors, their shapes and types: the step carries them

@@ -25,7 +25,7 @@ Read = tuple[str, object, str, object]
 
 
 class Members:
-    """What many dicts hold, by identity: nothing added, nothing gone, under the same keys."""
+    """The items of many dicts by identity: nothing added, nothing gone, under the same keys."""
 
     def __init__(self, holders: Sequence[dict[Any, Any]]) -> None:
         self._holders = holders
@@ -93,12 +93,12 @@ class Hooks:
 
 
 def same_attribute(attributes: Mapping[str, object], name: str, value: object) -> bool:
-    """True when an attribute is as it was read: equal if `same_value` knows it, else the same."""
+    """True when an attribute still has the value that was read, by `same_value`."""
     return same_value(value, attributes.get(name, ABSENT))
 
 
 def same_value(old: object, new: object) -> bool:
-    """The same object, or one whose `look` is equal; of numbers that move, no other one."""
+    """True for the same object, or for an equal `look`, unless it has numbers that move."""
     if old is new:
         return True
     found = look(old)
@@ -142,9 +142,9 @@ class Attributes:
 
 
 class Instances:
-    """What each module is and holds itself: its class, which attributes, which dicts of state.
+    """The classes of modules, their attributes, and the dicts of their state.
 
-    Those that take the place of a function of its class, as a patched ``forward``, are compared.
+    Attributes that shadow a function of the class, as a patched ``forward``, are compared.
     """
 
     def __init__(self, modules: Sequence[object]) -> None:
@@ -169,7 +169,7 @@ class Instances:
         return all(own.get(name) is value for own, name, value in self._patched)
 
     def compile(self, checks: CompiledChecks) -> None:
-        """Add this, and what those dicts hold, to the compiled checks."""
+        """Add the modules' classes, attributes and state dicts to the compiled checks."""
         for module, own in zip(self._modules, self._own, strict=True):
             plain = is_initialized(own)
             checks.instance(module, own, STATE if plain else ())

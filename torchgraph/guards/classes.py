@@ -32,13 +32,13 @@ The other may wait for this one: for what it puts in a queue, say."""
 
 
 class Patching:
-    """Who patches classes: the thread that records a step does. Others see that, and wait."""
+    """A lock for patched classes, held by a thread that records a step; other threads wait."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._thread: int | None = None
         self.ended = (0, 0)
-        """How often classes were patched until now, and by which thread the last time."""
+        """The number of times that classes were patched, and the thread that did so last."""
         self._outwaited: tuple[int | None, tuple[int, int]] | None = None
         """A recording for which somebody has waited in vain."""
         self._waits = threading.local()
@@ -53,9 +53,9 @@ class Patching:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """No other thread patches classes meanwhile, or looks what a class holds.
+        """Keep other threads from patching classes or reading patched ones.
 
-        False where one patches them for long: nobody waits for it then.
+        Yields False where another thread patches them for long: nobody waits for it then.
         """
         free = self._lock.acquire(blocking=False) or self._waited()
         try:
@@ -74,7 +74,7 @@ class Patching:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """This thread patches classes.
+        """Mark this thread as the one that patches classes.
 
         Raises:
             NotSupported: another thread does, and goes on with it.
@@ -105,7 +105,7 @@ patching = Patching()
 
 
 def functions(cls: type) -> dict[str, object]:
-    """What a class itself holds by name that may decide what its objects do: functions and such.
+    """The members of a class that may decide what its objects do: functions and descriptors.
 
     Plain values are compared where they are read, but for those of torch's classes.
     """

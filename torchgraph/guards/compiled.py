@@ -12,37 +12,37 @@ class CompiledChecks(Protocol):
     """Checks that are compared in one call, with what they were added with or what was then."""
 
     def members(self, *holders: Mapping[Any, object]) -> None:
-        """Exactly the keys and values of now."""
+        """Check that dicts have exactly their present keys and values."""
 
     def slots(self, *holders: Mapping[Any, object]) -> None:
-        """The same; an int or float may become another of its type."""
+        """Check items of dicts by identity; an int or float may change within its type."""
 
     def settings(self, *holders: Mapping[str, object]) -> None:
-        """The same; a float may move, other plain values may be equal ones."""
+        """Check items of dicts; a float may change, other plain values must be equal."""
 
     def instance(self, owner: object, held: Mapping[Any, object], names: Sequence[str]) -> None:
-        """The class of an object, all keys in their order, the values under the names."""
+        """Check an object's class, all its keys in order, and its values under ``names``."""
 
     def elements(self, held: Sequence[object]) -> None:
-        """Exactly those of now."""
+        """Check that a sequence has exactly its present elements."""
 
     def content(self, held: object, kind: type) -> None:
-        """Exactly what the iterator of a built-in type gives now, or equal plain values."""
+        """Check what the iterator of a built-in type gives, as it is or as equal plain values."""
 
     def item(self, held: Mapping[Any, object], key: Any, value: object) -> None:
-        """This value, or an equal plain one, under the key."""
+        """Check that the key holds this value, or an equal plain one."""
 
     def kind(self, held: Mapping[Any, object], key: Any, kind: type) -> None:
-        """Any value of exactly this type under the key, which the step moves."""
+        """Check only the exact type under the key, whose value the step moves."""
 
     def absent(self, held: Mapping[Any, object], key: Any) -> None:
-        """No such key."""
+        """Check that the key is absent."""
 
     def attribute(self, owner: object, name: str, value: object) -> None:
-        """``getattr`` gives this very object."""
+        """Check that ``getattr`` gives this very object."""
 
     def weak_attribute(self, owner: Callable[[], object], name: str, value: object) -> None:
-        """The same of what a weak reference leads to, unless it is gone."""
+        """Check an attribute of a weakly referenced owner, unless that is gone."""
 
     def hooks(
         self,
@@ -51,30 +51,30 @@ class CompiledChecks(Protocol):
         places: Sequence[tuple[Mapping[str, object], str]],
         none_came: Callable[[], bool],
     ) -> None:
-        """Once the attribute is another object, no hook has come to these places."""
+        """Check, once the attribute is another object, that ``places`` have no new hook."""
 
     def call(self, function: Callable[..., bool], args: Sequence[object]) -> None:
-        """The function gives True."""
+        """Check that the function gives True."""
 
     def call_when(
         self, held: Mapping[Any, object], function: Callable[..., bool], args: Sequence[object]
     ) -> None:
-        """The same; asked again only when the dict has changed."""
+        """Check by calling ``function``, again only once the dict has changed."""
 
     def layout(self, kind: type, layout: object) -> None:
-        """How tensors of this type lie in memory."""
+        """Set the memory layout of tensors of type ``kind``."""
 
     def tensors(self, function: Callable[..., bool], tensors: Sequence[torch.Tensor]) -> None:
-        """The function gives True of the tensors; asked again when their memory is another."""
+        """Check that ``function`` gives True, again only once the tensors' memory is another."""
 
     def storages(self, function: Callable[[], bool], tensors: Sequence[torch.Tensor]) -> None:
-        """The function gives True; asked when one of these tensors lies elsewhere."""
+        """Check that ``function`` gives True, again only once a tensor lies elsewhere."""
 
     def leaves(self, tensors: Sequence[torch.Tensor]) -> None:
-        """The tensors whose gradients `no_gradients` looks for in memory."""
+        """Add tensors whose gradients `no_gradients` looks for in memory."""
 
     def gradients(self, kind: type, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        """The tensors whose gradients it gets by a getter."""
+        """Add tensors whose gradients `no_gradients` gets by the getter ``name``."""
 
     def hold(self) -> bool:
         """True when everything is as it was added; False when Python has to look."""
@@ -83,4 +83,4 @@ class CompiledChecks(Protocol):
         """True when no tensor has a gradient."""
 
     def bare(self) -> bool:
-        """True when none had one, for certain, at the `hold` that has just given True."""
+        """True when no tensor had a gradient, for certain, at the last `hold` that gave True."""

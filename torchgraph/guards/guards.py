@@ -79,7 +79,7 @@ class Modules:
         self._marks = Members(self._spaces)
 
     def broken(self) -> str:
-        """What changed, in words; empty when nothing did."""
+        """The change found, in words; empty when there is none."""
         if not self._instances.hold():
             return "a module was given another class, another forward, more or fewer attributes"
         if not self._classes.hold():
@@ -102,7 +102,7 @@ class Modules:
         return ""
 
     def _same_spaces(self) -> bool:
-        """False where tensors were swapped, attributes and all."""
+        """False where tensors were swapped together with their attributes."""
         return all(map(operator.is_, map(vars, self.tensors), self._spaces))
 
     def compile(self, checks: CompiledChecks) -> None:
@@ -118,7 +118,7 @@ class Modules:
 
 
 class Found(NamedTuple):
-    """What one call has read."""
+    """The reads, names and aliases that one call has recorded."""
 
     reads: Sequence[Read]
     names: Sequence[Name]
@@ -169,7 +169,7 @@ class Guards:
         """True when the compiled checks have just found that no tensor has a gradient."""
 
     def over(self, step: Any, state: dict[str, Any], found: Found | None) -> Guards | None:
-        """The same of other tensors; None where what was read is not there.
+        """Equal guards on other tensors; None where a value that was read no longer exists.
 
         ``found`` is from a call that has just been, and may have moved what it read.
         """
@@ -188,7 +188,7 @@ class Guards:
 
     @property
     def form(self) -> str:
-        """``"compiled"`` or ``"python"``: what checks them."""
+        """The form of the checks: ``"compiled"`` or ``"python"``."""
         return "python" if self._module is None else "compiled"
 
     def hold(self) -> bool:
@@ -199,7 +199,7 @@ class Guards:
         return holds
 
     def broken(self) -> str:
-        """Why the program no longer fits, in words; empty when it does."""
+        """The reason why the program no longer fits, in words; empty when it does."""
         if self.hold():
             return ""
         reason = self._reason()
@@ -211,7 +211,7 @@ class Guards:
         return next(filter(None, self._reasons()), "")
 
     def _reasons(self) -> Iterator[str]:
-        """What each part says when asked; an empty word where it holds."""
+        """The answer of each part, in words; empty where it holds."""
         if not self._attributes.hold():
             yield f"{self._attributes.which()} changed"
         yield self._modules.broken()
@@ -238,7 +238,7 @@ class Guards:
         return checks
 
     def _compile(self, checks: CompiledChecks) -> CompiledChecks:
-        """Compiled checks that hold as long as all is what it is now, just found to be good."""
+        """Add all present values, just found to be valid, to the compiled checks."""
         self._modules.compile(checks)
         self.outside.compile(checks)
         compared = (*self._modules.tensors, *self.outside.tensors)
@@ -277,7 +277,7 @@ class Guards:
             )
 
     def costliest(self) -> str:
-        """What takes longest to compare of what was read, by name.
+        """The owner of the names that take longest to compare.
 
         Empty where modules, tensors and optimizers themselves do.
         """
@@ -323,7 +323,7 @@ class GuardTimes:
         self._checks = 0
         self._seconds: deque[float] = deque(maxlen=_KEPT)
         self._between: deque[float] = deque(maxlen=_KEPT)
-        """What passed from one check to the next, on average since the last that was timed."""
+        """Seconds from one check to the next, on average since the last timed one."""
         self._last = 0.0
         self._timed, self._next = 0, _ENOUGH
         self.is_due = False
@@ -335,7 +335,7 @@ class GuardTimes:
         return 0.0 if self._checks % _EVERY else perf_counter()
 
     def ended(self, start: float) -> None:
-        """It is over, and began at ``start``."""
+        """Note the duration of a check that began at ``start`` and ends now."""
         self._seconds.append(perf_counter() - start)
         if self._last:
             self._between.append((start - self._last) / _EVERY)

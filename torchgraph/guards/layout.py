@@ -1,4 +1,4 @@
-"""Where torch keeps in memory what the compiled checks of tensors compare.
+"""Byte offsets at which torch keeps the tensor fields that compiled checks compare.
 
 Torch says so nowhere, and it differs from version to version. So it is found by experiment: change
 one thing of a tensor at a time, and see which bytes change. When an experiment gives anything else
@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 
 class ImplOffsets(NamedTuple):
-    """Where it is, in bytes."""
+    """The offsets of a tensor's fields, in bytes."""
 
     impl: int
     """In the Python object: the address of its TensorImpl."""
@@ -42,9 +42,9 @@ class ImplOffsets(NamedTuple):
     grad: int
     """In the AutogradMeta: the address of the gradient."""
     no_grad: int
-    """What is there when there is none."""
+    """The word at ``gradient`` of a tensor without one."""
     no_view: int
-    """How the AutogradMeta begins of a tensor that is no view of another."""
+    """The first word of the AutogradMeta of a tensor that is no view."""
     offset: int
     """In the TensorImpl: the storage offset."""
     shape: int
@@ -52,7 +52,7 @@ class ImplOffsets(NamedTuple):
     strides: int
     """In the TensorImpl: the stride of dimension 0."""
     dims: int
-    """How many dimensions there is room for; a tensor with more keeps them elsewhere."""
+    """The dimensions that fit in the TensorImpl; a tensor with more keeps them elsewhere."""
     storage: int
     """In the TensorImpl: the address of its storage."""
     start: int
@@ -229,7 +229,7 @@ def _moved(address: int, size: int, change: Callable[[], object]) -> list[int]:
 
 
 def _place_of(word: int, address: int, size: int) -> int:
-    """Where a word is among the bytes from ``address`` on; it must be there once."""
+    """The offset of a word in the bytes from ``address`` on; it must occur there once."""
     return _WORD * _only([i for i, found in enumerate(_words(address, size)) if found == word])
 
 

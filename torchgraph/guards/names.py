@@ -1,4 +1,4 @@
-"""What the user's code reads by name, and the check that each name still leads to the same.
+"""Names that the user's code reads, and the check that each still leads to the same value.
 
 A `Name` begins at an object that is known by identity and goes through plain containers:
 ``vars(model)["weights"][0]``. What it led to is kept as a *look*: equal looks are equal values.
@@ -41,7 +41,7 @@ _Get = Callable[[Any, Any], object]
 
 
 class By(enum.Enum):
-    """How a step is made, past all code of the user's."""
+    """The kind of one step on a name's path, which runs no code of the user's."""
 
     OWN = "own"  # in the object's own dict
     CLASS = "class"  # in the class or those that it comes from
@@ -55,7 +55,7 @@ CONTENT: Path = ((By.SLOT, "cell_contents"),)
 
 
 def of_class(cls: type, name: str) -> object:
-    """What a class has under a name, as it lies there."""
+    """The class's raw attribute, found by its MRO."""
     for held in cls.__mro__:
         attributes = vars(held)
         if name in attributes:
@@ -103,7 +103,7 @@ GET: dict[By, _Get] = {By.OWN: _own, By.CLASS: of_class, By.SLOT: _slot, By.ITEM
 
 
 def follow(owner: object, path: Path) -> object:
-    """What lies there; `ABSENT` when nothing does."""
+    """The value at the end of a path; `ABSENT` when there is none."""
     value = owner
     for by, key in path:
         value = GET[by](value, key)
@@ -114,30 +114,30 @@ def follow(owner: object, path: Path) -> object:
 
 @dataclass(frozen=True, eq=False)
 class Name:
-    """One thing that the user's code reads by name."""
+    """A name that the user's code reads."""
 
     shown: str
     """The expression, spelled as in the code."""
     owner: Callable[[], object]
-    """Where it begins; None when that is gone, and nobody can read it any more."""
+    """The object at which the name begins; None once it is gone, and nobody can read it."""
     path: Path
     deep: bool
     """All inside of a container counts."""
     found: Any
     """The `look` at what was there."""
     value: str
-    """The same in words."""
+    """The found value in words."""
     where: SourceLine | None
     moved: bool = False
     """The step itself left something else there."""
     aspect: Aspect = Aspect.CONTENT
-    """What of it counts."""
+    """The part of the value that is compared."""
     guarded: bool = True
     """False where what was there does not decide what the step does, as far as Python goes."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Which name it is."""
+        """The identity of the name."""
         steps = tuple((by, type(key), hashable(key)) for by, key in self.path)
         return (id(self.owner()), steps, self.deep, self.aspect)
 
@@ -147,12 +147,12 @@ class Name:
         return owner is None or self.look(follow(owner, self.path)) == self.found
 
     def now(self) -> Name:
-        """The same name, with what it leads to now."""
+        """This name with its present value."""
         value = follow(self.owner(), self.path)
         return replace(self, found=self.look(value), value=shown(value))
 
     def look(self, value: object) -> object:
-        """What of ``value`` counts."""
+        """The part of ``value`` that the check compares."""
         if self.aspect is Aspect.KINDS:
             return as_in(self.found, look(value, deep=self.deep))
         return (
@@ -169,7 +169,7 @@ def attribute(owner: object, name: str, value: object, shown_as: str = "") -> Na
 
 
 class Names:
-    """All names that one program relies on."""
+    """The names that one program relies on."""
 
     def __init__(self, names: Sequence[Name]) -> None:
         self._all = names
@@ -178,11 +178,11 @@ class Names:
         return iter(self._all)
 
     def with_more(self, names: Sequence[Name]) -> Names:
-        """Also these."""
+        """These names and ``names``."""
         return Names(list({name.key: name for name in (*self._all, *names)}.values()))
 
     def values(self) -> list[tuple[str, str]]:
-        """(name, value) of those that are more than the same object."""
+        """(name, value) of the names that are compared by value, not by identity."""
         named = [name for name in self._all if not isinstance(name.found, Same)]
         return list(dict.fromkeys((name.shown, name.value) for name in named))
 
@@ -191,7 +191,7 @@ class Names:
         return next((name.shown for name in self._all if not name.holds()), "")
 
     def by_owner(self) -> list[tuple[str, Names]]:
-        """By what is read of, as the code spells it: ``cfg`` of ``cfg.rate``."""
+        """The names by the owner they are read from: ``cfg`` of ``cfg.rate``."""
         found: dict[str, list[Name]] = {}
         for name in self._all:
             owner = name.shown.rpartition(".")[0] or name.shown.partition("[")[0]
@@ -206,11 +206,11 @@ class Names:
 _FIXED = UNCHANGING - {frozenset}
 """Classes of what holds nothing that changes."""
 _OF_OTHERS = frozenset({Aspect.LIKENESS, Aspect.LAYOUT})
-"""What counts of tensors that others replace."""
+"""The aspects of tensors that others may replace."""
 
 
 class Answering:
-    """What a name may begin at instead of an object: it gives an answer that is made anew."""
+    """A name's owner that is no object: it computes an answer at each read."""
 
     __slots__ = ("goes_by",)
 
@@ -228,7 +228,7 @@ class NameChecks:
         """Steps that are compared in Python, each time for the whole name."""
 
     def add(self, names: Iterable[Name]) -> None:
-        """Compare where they lead now; no more of those that begin at what is gone."""
+        """Add checks of the names' present values; names whose owner is gone are left out."""
         for name in names:
             if name.aspect in _OF_OTHERS and name.owner() is not None:
                 self._checks.call(name.holds, ())  # whichever container they lie in
@@ -291,7 +291,7 @@ class NameChecks:
         return True
 
     def _in_class(self, cls: Any, name: str) -> bool:
-        """Compare what a class has, and that those before it in the order have none of their own.
+        """Compare a class attribute, and its absence from earlier classes in the MRO.
 
         Types that nobody can change are passed over.
         """

@@ -15,9 +15,9 @@ from .compiled import CompiledChecks
 
 
 class OwnState:
-    """What an optimizer's ``step()`` may go by besides states and param groups.
+    """State of an optimizer besides tensors and param groups that its ``step()`` may depend on.
 
-    Its class and step, hooks around the step, and its attributes, as they look.
+    The optimizer's class and step, hooks around the step, and looks at its attributes.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -58,7 +58,7 @@ class OptimizerGuard:
         self._own = OwnState(optimizer)
 
     def broken(self) -> str:
-        """What changed, in words; empty when nothing did."""
+        """The change found, in words; empty when there is none."""
         optimizer = self.optimizer
         if optimizer.state is not self._state or not self._owners.hold():
             return "the state of an optimizer was replaced or grew"
@@ -81,7 +81,7 @@ class OptimizerGuard:
         return OwnState(self.optimizer).key == self._own.key
 
     def _inside_slots(self) -> list[object]:
-        """What slots hold that may change while it stays the same object."""
+        """The contents of mutable slots, which may change while a slot stays the same object."""
         held = (value for slots in self.optimizer.state.values() for value in slots.values())
         return [_frozen(value) for value in held if _is_mutable(value)]
 
@@ -130,7 +130,7 @@ def _settings(group: dict[str, object]) -> object:
 
 
 def _frozen(value: object) -> object:
-    """A setting, or what slots hold, by identity, but for plain values; numbers may move."""
+    """The form of a setting, or of a slot's value, to compare: numbers by type, others by look."""
     if isinstance(value, (tuple, list)):
         return type(value), tuple(map(_frozen, value))
     if isinstance(value, dict):

@@ -29,7 +29,7 @@ def is_script(module: object) -> bool:
 
 
 class Scripts:
-    """What TorchScript modules hold: flags, attributes, parameters, buffers."""
+    """The check of TorchScript modules: flags, attributes, parameters, buffers."""
 
     def __init__(self, modules: Iterable[Any]) -> None:
         self._modules = [module for module in modules if is_script(module)]
@@ -42,7 +42,7 @@ class Scripts:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """Those among what they hold."""
+        """The tensors among the attributes checked."""
         return [value for value in self._expected if isinstance(value, torch.Tensor)]
 
     @property
@@ -71,7 +71,7 @@ class Scripts:
         return not self._modules or optimizes() == self._optimizes
 
     def put_back(self) -> None:
-        """Everything is as it was."""
+        """Restore the attributes that have changed."""
         for module, name, expected in self.moved():
             set_attribute(module, name, expected)
 

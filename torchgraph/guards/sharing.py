@@ -1,4 +1,4 @@
-"""Which states lie in one memory, and which tensors of the user's lie in that of a state.
+"""The check of which states share memory, with each other and with the user's tensors.
 
 A program writes states where it pleases: a fused update does many at once, compiled code reads them
 all before it writes one. Two that a user ties later, ``b.data = a.data``, are another program's.
@@ -25,7 +25,7 @@ Relation = tuple[tuple[str, int], ...]
 
 
 class Sharing:
-    """Which states of a program, by name, share memory, and how.
+    """The memory that a program's states share, by their names.
 
     Args:
         free: tensors that the program uses besides.
@@ -48,7 +48,7 @@ class Sharing:
             self._places = []
 
     def hold(self) -> bool:
-        """True when those share memory that did, as they did, and no others."""
+        """True when the states that share memory are those of before, at the same offsets."""
         states = self._laid_out()
         if len(states) == len(self._places) and all(
             map(MemoryLocation.holds, self._places, states)
@@ -64,7 +64,7 @@ class Sharing:
         return list(filter(_has_memory, self._states.values()))
 
     def changed(self) -> str:
-        """Which of them do now that did not, or do no longer, in words."""
+        """The first pair of states that began or ceased to share memory, in words."""
         now = relations(self._states)
         for found, word in ((now - self.relations, "now"), (self.relations - now, "no longer")):
             if found:
@@ -94,7 +94,7 @@ class Alias(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor, path: str) -> Alias:
-        """With the place that it has now."""
+        """The alias of ``tensor``, with its present place."""
         return cls(weakref.ref(tensor), path, _place(tensor))
 
     def lies_in(self, state: torch.Tensor) -> bool:
@@ -111,7 +111,7 @@ def _place(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def relations(tensors: Mapping[str, torch.Tensor]) -> frozenset[Relation]:
-    """Those that overlap; also of several storages over one memory, as from one NumPy array."""
+    """Groups of overlapping tensors, across storages too, as for those of one NumPy array."""
     found: list[list[tuple[str, int]]] = []
     base = reach = 0
     for first, end, name in sorted(_pieces(tensors)):
@@ -129,7 +129,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[int, int, str]]:
-    """Where each begins and ends; nothing of what has no memory."""
+    """The start and end address of each tensor; those without memory are left out."""
     for name, tensor in tensors.items():
         if not _has_memory(tensor):
             continue

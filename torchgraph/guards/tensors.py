@@ -33,7 +33,7 @@ class TensorMatch:
         return all(check(*tensors) for check, tensors in (*self._plain, *self._others))
 
     def changed(self) -> tuple[torch.Tensor, str] | None:
-        """The first that is not, and what of it was what; None where that is not known."""
+        """The first tensor that changed and how, in words; None where none is found."""
         for tensor, was, now in zip(
             self._tensors, self._expected, _metadata(self._tensors), strict=True
         ):
@@ -81,7 +81,7 @@ def starts_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
 
 
 def starts_apart_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
-    """`starts_of_like` for tensors that are written: a storage may not begin within another one."""
+    """`starts_of_like` for written tensors: no storage may begin within another one."""
     inputs = _inputs_like(tensors)
     return None if inputs is None else inputs.starts_apart
 
@@ -126,5 +126,5 @@ def _metadata(tensors: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def _like(expected: list[Any], *tensors: torch.Tensor) -> bool:
-    """The same in Python, where torch has no such function."""
+    """The Python form of the check, for a torch without the C++ function."""
     return _metadata(tensors) == expected

@@ -15,7 +15,7 @@ from .._torch.graphs import function_of
 
 
 class _Any:
-    """Whatever it is, as long as computing it raises nothing."""
+    """An expected value that any number satisfies, as long as computing it raises nothing."""
 
     def __repr__(self) -> str:
         return "any number"
@@ -49,7 +49,7 @@ class ValueGuard:
 
     @property
     def why_not(self) -> str:
-        """What there is to say when they do not hold."""
+        """The reason given when the values do not hold."""
         more = f" and {len(self.fqns) - _NAMED} more" if len(self.fqns) > _NAMED else ""
         names = ", ".join(self.fqns[:_NAMED])
         return f"a branch that Python takes on {names}{more} goes the other way now"

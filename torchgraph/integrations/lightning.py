@@ -44,7 +44,7 @@ class _ByPath(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A tensor among those that were logged."""
+    """The number of a logged tensor."""
 
     number: int
 
@@ -56,7 +56,7 @@ class _Log:
         self.logged: list[list[Any]] = []
         """For each ``self.log`` its hook, name, value and options; numbers in it may move."""
         self.tensors: list[torch.Tensor] = []
-        """Those among the values: a list that holds tensors holds no number that moves."""
+        """The tensors among the values: a list that holds tensors holds no number that moves."""
         self._stand_in = self._keep  # one object: each call would make another bound method
         self._module: LightningModule | None = None
 
@@ -97,7 +97,7 @@ class _Log:
         held._current_fx_name = before
 
     def _found(self, value: Any) -> Any:
-        """The value that `_value` stands for."""
+        """The value behind a placeholder made by `_value`."""
         if isinstance(value, _Tensor):
             return self.tensors[value.number]
         if isinstance(value, _ByPath):
@@ -218,7 +218,7 @@ class GraphStrategy(SingleDeviceStrategy):
         return self._called(args[:1], len(args) > 1, False, False, 0)[1]
 
     def _run(self, given: Mapping[str, Any], first: bool, last: bool) -> ClosureResult:
-        """One micro-batch of automatic optimization."""
+        """Run a micro-batch of automatic optimization."""
         trainer = self._trainer
         self._index = given.get("batch_idx")
         batch = tuple(value for name, value in given.items() if name != "batch_idx")

@@ -27,7 +27,7 @@ from ..step_function import step
 from . import CACHE_SIZE
 
 _CLIPPING = ("_clip_grad_norm", "_get_grad_norm")
-"""What the loop of transformers 5 clips by, and where a subclass may clip in its own way; private.
+"""The methods by which the loop of transformers 5 clips, and that subclasses override; private.
 
 That of transformers 4 calls ``accelerator.clip_grad_norm_`` itself, and has none of the two.
 """
@@ -98,13 +98,13 @@ class GraphTrainer(GraphTrainerMixin, transformers.Trainer):
 
 
 class _Loop:
-    """What one ``train()`` gives the program to call, and finds done by it."""
+    """The objects that one ``train()`` lets the program call."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.training_step: Callable[..., Any] = trainer.training_step
         self.optimizer: Any = None
-        """That of torch, behind accelerate's."""
+        """The optimizer of torch, behind accelerate's."""
         self._wrapped: Any = None
         self._served = False
         self._said: set[str] = set()
@@ -119,7 +119,7 @@ class _Loop:
             yield
 
     def clip(self, model: nn.Module) -> Any:
-        """What the loop does between the backward and the update: the norm, if it has one."""
+        """The code between the backward and the update: clipping, and the norm if there is one."""
         trainer, norm = self.trainer, None
         most = trainer.args.max_grad_norm
         if most is not None and most > 0:
@@ -147,7 +147,7 @@ class _Loop:
         return loss
 
     def _look(self) -> None:
-        """What this run is about, once its optimizer is made."""
+        """Inspect the run once its optimizer is made, and decide whether the program serves it."""
         trainer = self.trainer
         self._wrapped = trainer.optimizer
         self.optimizer = behind(trainer.optimizer)
@@ -192,7 +192,7 @@ class _Loop:
 
 
 def _refused(trainer: Any) -> str:
-    """Why the Trainer's own loop runs; empty where the program does."""
+    """The reason why the Trainer's own loop runs; empty where the program does."""
     args, accelerator = trainer.args, trainer.accelerator
     optim = str(getattr(args.optim, "value", args.optim))
     reasons = {

@@ -1,4 +1,4 @@
-"""Which values share memory. Passes ask before they merge, drop or fold; so does the verifier."""
+"""Alias analysis, for passes that merge, drop or fold values, and for the verifier."""
 
 from __future__ import annotations
 
@@ -209,14 +209,14 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class MemoryLocation:
-    """Where a tensor lies, in memory that no other tensor gets while this is kept."""
+    """A tensor's place in its storage; the storage's memory is not reused while this is kept."""
 
     storage: StorageWeakRef
     offset: int
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> MemoryLocation:
-        """Where ``tensor`` lies."""
+        """The location of ``tensor``."""
         tensor = local(tensor)
         return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
 
@@ -243,7 +243,7 @@ def storages_overlap(tensors: Iterable[torch.Tensor], others: Iterable[torch.Ten
 
 
 def _addresses(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """Where its storage begins and ends, and which it is."""
+    """The start and end address of the tensor's storage, and the storage's id."""
     tensor = local(tensor)
     storage = tensor.untyped_storage()
     start = storage.data_ptr()
@@ -281,9 +281,9 @@ def read_in_flight(nodes: Iterable[fx.Node]) -> Iterator[tuple[int, fx.Node | No
 
 
 def waits_for(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """Each collective, with the first node that waits for it; those that nobody waits for not.
+    """Each collective's first wait; collectives without one are left out.
 
-    Until then a collective reads its argument and writes its result.
+    Until its wait a collective reads its argument and writes its result.
     """
     begun: dict[int, fx.Node] = {}
     found: dict[fx.Node, fx.Node] = {}

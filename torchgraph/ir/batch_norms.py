@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """One implementation of a batch norm, and its forms for a call that writes statistics."""
+    """An implementation of batch norm: its ops that write statistics, and that return them."""
 
     eager: OpOverload
     """The op that eager calls, which writes the running statistics without saying so."""
@@ -51,12 +51,12 @@ for a backward pass of the same dtype."""
 # Where it writes nothing, what eager calls stands for itself: no other op runs that kernel
 # without statistics, and _batch_norm_no_update runs none on CUDA.
 FORWARD = (*ANY_FLOAT, VENDOR.functional, VENDOR.eager)
-"""Those that a functional program may have."""
+"""Forward ops that a functional program may have."""
 BACKWARD = (aten.native_batch_norm_backward.default, aten.batch_norm_backward.default)
 
 
 def evaluates(norm: fx.Node) -> bool:
-    """True for one that normalizes by the running statistics, not by those of the batch."""
+    """True for a batch norm that normalizes by the running statistics."""
     if norm.target is VENDOR.eager:
         *_, training, _, _ = norm.args  # before the momentum and epsilon
         return not training
@@ -69,5 +69,5 @@ def names(ops: Iterable[OpOverload]) -> tuple[str, ...]:
 
 
 def is_batch_norm(target: object) -> bool:
-    """True for each of them, backward ones and eager's too."""
+    """True for any op of batch norm, backward and eager ones included."""
     return isinstance(target, OpOverload) and "batch_norm" in schema_of(target).name

@@ -29,7 +29,7 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 
 
 class Each:
-    """The target of such a node: ``each(columns, shared)``.
+    """The target of a node that computes for many rows: ``each(columns, shared)``.
 
     ``columns`` are lists with one value for each row, ``shared`` is a list. Returned is one list:
     for each output of the body its value for each row. What the step keeps besides states comes
@@ -39,7 +39,7 @@ class Each:
     effects = Effects()
 
     def __init__(self, name: str, body: Program, rows: Sequence[str], columns: int) -> None:
-        """``body`` takes a row, ``columns`` values, and then what is shared.
+        """``body`` takes ``columns`` values of a row, followed by the shared ones.
 
         ``rows`` are the parameters' names.
         """
@@ -52,7 +52,7 @@ class Each:
         self.written = tuple(fqns.index(out.target) for out in updates)
         """The columns that it updates."""
         self.kept = (len(body.signature.outputs) - len(updates)) * len(self.rows)
-        """How many of the results are no new values of columns."""
+        """The number of results that are no new values of columns."""
 
     def __str__(self) -> str:
         return self.__name__
@@ -64,16 +64,16 @@ class Each:
         return by_output(results)
 
     def inner(self) -> list[fx.Node]:
-        """The calls that one of it makes, for each row."""
+        """The nodes of the body, which run once for each row."""
         return list(self.body.nodes)
 
     def outputs(self) -> list[str]:
-        """The names of what a row returns; those of columns for their new values."""
+        """The names of a row's outputs; a column's name stands for its new value."""
         kept = [f"kept_{number}" for number in range(self.kept // len(self.rows))]
         return [*kept, *(self.body.placeholders[column].name for column in self.written)]
 
     def updates(self, columns: Sequence[Sequence[Element]]) -> list[Element]:
-        """What is updated, in the order of the results."""
+        """The elements of the written columns, in the order of the results."""
         return [item for column in self.written for item in columns[column]]
 
 
@@ -109,13 +109,13 @@ def is_each(node: object) -> TypeGuard[fx.Node]:
 
 
 def each_of(node: fx.Node) -> Each:
-    """What such a node calls."""
+    """The `Each` that a node calls."""
     assert isinstance(node.target, Each)
     return node.target
 
 
 def is_item(node: object) -> TypeGuard[fx.Node]:
-    """True for one of the results of such a node, or of an op over lists of tensors."""
+    """True for a result of an `Each` node, or of an op over lists of tensors."""
     if not isinstance(node, fx.Node) or node.target is not operator.getitem:
         return False
     return is_each(node.args[0]) or nodes.is_over_lists(node.args[0])
@@ -133,14 +133,14 @@ def calls(program: Program) -> Iterator[tuple[fx.Node, int]]:
 
 
 def rows_of(node: fx.Node) -> Iterator[tuple[fx.Node, ...]]:
-    """The arguments of each row of such a node, without what they share."""
+    """The column values of each row of an `Each` node."""
     return zip(*map(nodes.all_nodes, nodes.sequence(node.args[0])), strict=True)
 
 
 def columns_of(
     node: fx.Node,
 ) -> tuple[dict[fx.Node, list[fx.Node]], dict[fx.Node, Argument]]:
-    """The inputs of the body: those that are columns, and what all rows share."""
+    """The inputs of the body, each with its column or its shared value."""
     each = each_of(node)
     inputs = each.body.placeholders
     columns = map(nodes.all_nodes, nodes.sequence(node.args[0]))

@@ -1,4 +1,4 @@
-"""What running a node does besides computing its value. The one place that is asked.
+"""Effects of nodes besides computing a value: the only source that other rooms ask.
 
 Dead code elimination, common subexpressions, constant folding, the verifier and lowering all ask
 here. Unknown means impure: an op that says nothing about itself is never removed, merged or moved.
@@ -31,7 +31,7 @@ _COMMUNICATION = frozenset(
 )
 
 _COLLECTIVES_IN_PLACE = frozenset({"all_reduce", "broadcast"})
-"""Those that have a form which writes its argument: the functional one works on a copy."""
+"""Collectives with a form that writes its argument: the functional one works on a copy."""
 
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
 """Views of their argument, although their schemas do not say so."""
@@ -138,7 +138,7 @@ def mutates(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
 def _given(
     op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], name: str
 ) -> object:
-    """What a call has for an argument; None where the op has no such argument."""
+    """The argument ``name`` of a call, or its default; None where the op has no such argument."""
     for position, argument in enumerate(schema_of(op).arguments):
         if argument.name == name:
             given = kwargs.get(name, argument.default_value)

@@ -1,7 +1,7 @@
-"""What the states of a step are called: a name knows whose state it is, and prints as before.
+"""Names of a step's states: strings that also carry the state's kind and its owner.
 
-A user may call a module as the library calls the state of an optimizer. So nothing is read out of
-the text of a name: whose slot it is, of which optimizer, say its fields.
+A user may call a module as the library calls the state of an optimizer. So the text of a
+name is never parsed: its fields hold the parameter and the optimizer of a slot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TRAIN = "_train"
 
 
 class NameKind(enum.Enum):
-    """What a name is of."""
+    """The kind of state that a name denotes."""
 
     PARAMETER = "parameter"  # owner: the path of its module, empty for a tensor of no module
     BUFFER = "buffer"
@@ -39,7 +39,7 @@ class StateName(str):
     kind: NameKind
     owner: str | int
     key: tuple[str, ...]
-    """Where it is in its owner: ``("exp_avg",)``, ``("betas", "0")``."""
+    """The keys to the state in its owner: ``("exp_avg",)``, ``("betas", "0")``."""
     optimizer: int | None
     """The number of the optimizer that keeps it; None for what none keeps."""
     _fields: tuple[Any, ...]
@@ -76,11 +76,11 @@ class StateName(str):
         return StateName, (self.kind, self.owner, self.key, self.optimizer)
 
     def again(self) -> StateName:
-        """Another name for another state in its place: keys may be 0 and '0'."""
+        """A distinct name for another state with the same text: keys may be 0 and '0'."""
         return self._at(*self.key[:-1], f"{self.key[-1]}_")
 
     def below(self, key: Any) -> StateName:
-        """The name of what lies in this one: ``betas.0`` of ``betas``."""
+        """The name of an item of this setting: ``betas.0`` of ``betas``."""
         return self._at(*self.key, str(key))
 
     def _at(self, *key: str) -> StateName:
@@ -151,7 +151,7 @@ def is_number(name: str) -> bool:
 
 
 def number_of(name: str) -> int | None:
-    """The number of the optimizer that keeps it; None for what none keeps."""
+    """The number of the optimizer that keeps the state; None where none does."""
     return name.optimizer if isinstance(name, StateName) else None
 
 
@@ -162,12 +162,12 @@ def optimizer_of(name: str) -> str:
 
 
 def kind_of(name: str) -> NameKind | None:
-    """None for a plain text."""
+    """The kind of a state's name; None for plain text."""
     return name.kind if isinstance(name, StateName) else None
 
 
 def key_of(name: str) -> tuple[str, ...]:
-    """Where a slot or a setting is in its owner; empty for all else."""
+    """The key of a slot or a setting within its owner; empty for all else."""
     return name.key if isinstance(name, StateName) and name.optimizer is not None else ()
 
 

@@ -82,7 +82,7 @@ def sequence(argument: Argument) -> Sequence[Argument]:
 
 
 def item(node: fx.Node) -> int:
-    """Which of the results of a call a ``getitem`` takes."""
+    """The index of the result that a ``getitem`` node takes."""
     index = node.args[1]
     if not isinstance(index, int):
         raise TypeError(f"{node.name} takes {index!r}, which is no position")

@@ -41,7 +41,7 @@ STANDS_FOR = "stands_for"
 
 
 class Role(enum.Enum):
-    """What an input of a program is to the user."""
+    """The kind of a program's input."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -119,11 +119,11 @@ class InputSpec:
     split: bool = False
     """True for an argument of the call of which a run gets one micro-batch after the other."""
     layout: Any = None
-    """How the DTensor lies over its mesh of which the program takes the local part; else None."""
+    """The layout of the DTensor of which the program takes the local part; else None."""
 
 
 class OutputKind(enum.Enum):
-    """Where an output goes after a run."""
+    """The destination of an output after a run."""
 
     USER = "user"  # returned from build
     UPDATE = "update"  # the new value of an input state
@@ -136,12 +136,12 @@ class OutputKind(enum.Enum):
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """One entry of the flat output tuple. ``target`` is an output path, or the fqn of a state."""
+    """An entry of the flat output tuple. ``target`` is an output path, or the fqn of a state."""
 
     kind: OutputKind
     target: str
     layout: Any = None
-    """How the DTensor lies over its mesh that the user gets, of which this is the local part."""
+    """The layout of the DTensor that the user gets, of which this is the local part."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class ParameterGroup:
     parameters: tuple[str, ...]
     """Their fqns."""
     settings: tuple[tuple[str, object], ...]
-    """Those that are no floats: ``("amsgrad", False)``. The floats are inputs of the program."""
+    """Settings that are no floats: ``("amsgrad", False)``. The floats are inputs of the program."""
     hooked: bool = False
     """True when hooks run before or after the optimizer's step: their ops are among its own."""
 
@@ -177,7 +177,7 @@ class Signature:
     groups: tuple[ParameterGroup, ...] = ()
     """The param groups of the optimizers; none in an inference graph."""
     micro_batches: int = 1
-    """How often the forward and backward part runs in one call, before one update."""
+    """The number of runs of the forward and backward part in one call, before one update."""
 
     def by_fqn(self, fqn: str) -> InputSpec:
         """The input of that name, or the first whose name reads so; KeyError for none."""
@@ -204,7 +204,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a node comes from: module path, phase, the user's lines (innermost first), the pass."""
+    """The origin of a node: module path, phase, the user's lines (innermost first), the pass."""
 
     module: str = ""
     phase: Phase = Phase.FORWARD
@@ -215,7 +215,7 @@ class Provenance:
     stack: tuple[SourceLine, ...] = field(default=(), compare=False, repr=False)
     """Like ``frames``, with those of libraries; empty unless `debug` asks for them."""
     looker: Looker | None = field(default=None, compare=False, repr=False)
-    """Who looks at the value, of a node that expects one, where no line of the user's does."""
+    """The library code that reads an expected value where no line of the user's does."""
 
     @property
     def line(self) -> SourceLine | None:
@@ -235,12 +235,12 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Saving:
-    """What activation checkpointing came to in one region."""
+    """The effect of activation checkpointing on one region."""
 
     region: str
     """The path of its module, or which part of the forward it is."""
     number: int
-    """What its repeated nodes carry as `RECOMPUTED`."""
+    """The value of `RECOMPUTED` on the region's repeated nodes."""
     kept_before: int
     """Bytes that the forward leaves for the backward, without checkpointing."""
     kept_after: int
@@ -250,7 +250,7 @@ class Saving:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One entry of a program's history."""
+    """An entry of a program's history: one run of a pass."""
 
     name: str
     edits: int
@@ -282,21 +282,21 @@ class Program:
 
     @property
     def output(self) -> fx.Node:
-        """The one output node, last in the graph."""
+        """The output node, last in the graph."""
         last: fx.Node = next(iter(reversed(self.gm.graph.nodes)))
         return last
 
     @property
     def results(self) -> tuple[Any, ...]:
-        """What the program returns: nodes and constants, in signature order."""
+        """The returned nodes and constants, in signature order."""
         return tuple(self.output.args[0])  # type: ignore[arg-type]  # fx types args as Argument
 
     def inputs(self) -> list[tuple[InputSpec, fx.Node]]:
-        """Each input with its placeholder, in signature order."""
+        """Pairs of input spec and placeholder, in signature order."""
         return list(zip(self.signature.inputs, self.placeholders, strict=True))
 
     def returns(self) -> list[tuple[OutputSpec, Any]]:
-        """Each output with what is returned for it, a node or a constant, in signature order."""
+        """Pairs of output spec and returned node or constant, in signature order."""
         return list(zip(self.signature.outputs, self.results, strict=True))
 
     def states(self) -> dict[fx.Node, Any]:
@@ -327,7 +327,7 @@ class Program:
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One call of a module during capture: its path and what went in and out, by argument path."""
+    """A module call during capture: its path, and its inputs and outputs by argument path."""
 
     module: str
     inputs: tuple[tuple[str, TensorMeta | str], ...]

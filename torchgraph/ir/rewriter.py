@@ -225,14 +225,14 @@ class Rewriter:
         self._graph.erase_node(node)
 
     def refuse(self, node: fx.Node, reason: str) -> None:
-        """Note, for ``report()``, why ``node`` was left as it is although the pass looks for such.
+        """Note, for ``report()``, the reason why ``node`` was left although the pass matches such.
 
         No edit. The last reason given for a node counts.
         """
         self._refused[node] = reason
 
     def refusals(self) -> tuple[Refusal, ...]:
-        """What was refused, equal reasons on the same line of the user counted."""
+        """The refusals noted, with counts of equal reasons on the same line of the user."""
         found = Counter((reason, provenance(node).line) for node, reason in self._refused.items())
         return tuple(Refusal(reason, line, count) for (reason, line), count in found.items())
 

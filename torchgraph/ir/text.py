@@ -81,7 +81,7 @@ def lines(program: Program) -> list[tuple[fx.Node | None, str]]:
 
 
 def _rows(node: fx.Node) -> Iterator[tuple[fx.Node | None, str]]:
-    """What is done for each row, once."""
+    """The lines of an `Each` node: its columns, its shared values, and its body once."""
     each = each_of(node)
     columns, shared = columns_of(node)
     rows = f"each of {len(each.rows)} parameters, {each.rows[0]} to {each.rows[-1]}"
@@ -100,7 +100,7 @@ def _rows(node: fx.Node) -> Iterator[tuple[fx.Node | None, str]]:
 
 
 def _types(column: Sequence[fx.Node]) -> str:
-    """Those of the rows; the ops of the body are shown with the largest."""
+    """The types in a column, only the first few; the body's ops are shown with the largest."""
     types = list(dict.fromkeys(value_type(value.meta["val"]) for value in column))
     return " | ".join(types[:_SHOWN_TYPES]) + (" | ..." if len(types) > _SHOWN_TYPES else "")
 
@@ -130,7 +130,7 @@ def _statement(gm: fx.GraphModule, node: fx.Node) -> str:
 
 
 def expected(gm: fx.GraphModule, node: fx.Node) -> str:
-    """What a predicate expects: ``True``, ``the shape [3, 1]``, or the name of another node."""
+    """The value a predicate expects: ``True``, ``the shape [3, 1]``, or another node's name."""
     if not node.args:
         return "the same of all ranks"
     if node.target is library.expect_shape:

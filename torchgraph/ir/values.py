@@ -31,7 +31,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def mode_of(program: Program) -> FakeTensorMode:
-    """The one fake mode of the program's values; a fresh one when no value is a tensor."""
+    """The fake mode of the program's values; a fresh one when no value is a tensor."""
     for node in program.nodes:
         for leaf in leaves(node.meta.get("val")):
             if isinstance(leaf, FakeTensor):
@@ -40,7 +40,7 @@ def mode_of(program: Program) -> FakeTensorMode:
 
 
 def own_like(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
-    """Another one like it, in memory of its own."""
+    """A fake tensor like ``fake``, in memory of its own."""
     with neutral(), mode:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 
@@ -100,7 +100,7 @@ def neutral() -> Iterator[None]:
 def evaluate(
     mode: FakeTensorMode, target: Target, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Any:
-    """What ``target`` returns for fake values. Call it under `neutral`."""
+    """The fake result of ``target`` for fake arguments. Call it under `neutral`."""
     if isinstance(target, OpOverload) and has_numbers((args, kwargs)):
         # Shapes do not follow from them, and kernels are quick on numbers that they know.
         args, kwargs = known_values(args), known_values(kwargs)
@@ -177,7 +177,7 @@ def is_contiguous(value: object) -> bool:
 
 
 def difference(recorded: object, computed: object) -> str:
-    """What differs between two fake values, in words; empty when they describe the same thing."""
+    """The difference between two fake values, in words; empty when they describe the same thing."""
     if isinstance(recorded, (tuple, list)) and isinstance(computed, (tuple, list)):
         if len(recorded) != len(computed):
             return f"{len(recorded)} values against {len(computed)}"
@@ -190,7 +190,7 @@ def difference(recorded: object, computed: object) -> str:
 
 
 def difference_in_kind(recorded: object, computed: object) -> str:
-    """What differs besides strides: a fake kernel does not always know those of the real one.
+    """The difference besides strides: a fake kernel does not always know those of the real one.
 
     Nor does it know which results nobody asked for, or what dtype those without elements have.
     """

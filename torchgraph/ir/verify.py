@@ -1,4 +1,4 @@
-"""What is legal at each stage: one table of rules per stage.
+"""The verifier: one table of rules for each stage.
 
 Checked after capture and after each pass. The fast rules walk the program once each. Strict
 checking also computes every fake value again.
@@ -31,7 +31,7 @@ _NUMBER_BUILTINS = frozenset({abs, bool, divmod, float, int, max, min, pow, roun
 
 
 class Stage(enum.Enum):
-    """How far a program has come."""
+    """The stage of a program on its way from capture to code."""
 
     CAPTURED = "captured"
     OPTIMIZED = "optimized"
@@ -47,7 +47,7 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: a name for the error message and a function that yields each violation."""
+    """A rule of the verifier: a name for messages and a function that yields each violation."""
 
     name: str
     check: Callable[[Program], Iterator[Broken]]
@@ -55,7 +55,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Promises:
-    """What no pass may change: the order of effects, and which outputs share memory."""
+    """Properties that no pass may change: the order of effects, and which outputs share memory."""
 
     ordered: tuple[tuple[str, str, str], ...]
     """(namespace, op, results) of each draw, collective, predicate and opaque call, in order."""

@@ -1,4 +1,4 @@
-"""Which memory a lowered program writes, and whether every read finds what it is to find.
+"""Memory that a lowered program writes, and a check that each read sees the value it names.
 
 A value of a functional program is what its node computed. In a lowered program several values lie
 in one memory, one after the other; a read is right while the memory still holds the value read.
@@ -58,7 +58,7 @@ class Memory:
         self._merged: dict[int, int] = {}
         """Storage of a fake value -> the one whose memory an in-place op put it in."""
         self._version: dict[int, int] = {}
-        """How often a memory was written."""
+        """The number of writes to each memory."""
         self._holds: dict[fx.Node, dict[int, int]] = {}
         """node -> the version of each of its memories that is its value."""
         self._lasting: dict[int, dict[str, fx.Node]] = {}
@@ -69,7 +69,7 @@ class Memory:
         """Memory of a state -> the flag that leaves it as it is."""
 
     def faults(self) -> Iterator[Fault]:
-        """All that is wrong, in order."""
+        """All faults of the program, in order."""
         updated = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
         for spec, node in self._program.inputs():
             for storage in storages_of(node) if spec.role is not Role.ACCUMULATOR else ():

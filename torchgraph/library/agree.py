@@ -37,7 +37,7 @@ def meeting(exchange: Exchange, seconds: float) -> Iterator[None]:
 
 
 def all_hold(holds: bool) -> bool:
-    """Whether the predicates of all ranks hold that run this program now."""
+    """True when the predicates hold on all ranks that run this program now."""
     found = _meeting.get()
     if found is None:
         return holds
@@ -51,7 +51,7 @@ def _one_fails(found: _Meeting) -> bool:
 
 
 class MovedElsewhere(ValueMoved):
-    """The predicate of another rank does not hold: this one has told nobody, and need not."""
+    """Another rank's predicate failed; this rank does not have to tell the others."""
 
     def __init__(self) -> None:
         super().__init__("", "", other="another rank has met another value")
@@ -70,7 +70,7 @@ def _agree() -> None:
 
 
 def _nothing() -> None:
-    """On fake tensors nobody is met."""
+    """Do nothing: fake tensors meet no other rank."""
 
 
 agree = define("agree() -> ()", _agree, _nothing, compiled=False)

@@ -113,7 +113,7 @@ def kernels_raise_versions() -> bool:
 
 
 def _raise_versions_first(op: OpOverload) -> None:
-    """Where the compiled kernels of an op that writes cannot raise the counters, do it for them."""
+    """Increment version counters in Python, where an op's compiled kernels cannot."""
     if kernels_raise_versions():
         return
 

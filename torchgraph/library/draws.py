@@ -39,7 +39,7 @@ def _grouped_mm_shape(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Two matrices: a product per group; one: a slice of it per group; none: a plain bmm."""
+    """The result's shape: by group for two matrices or none, a matrix where just one is 2-dim."""
     dtype = out_dtype or mat_a.dtype
     columns = mat_b.shape[-1]
     alignment = 1 if torch.version.hip else 16 // dtype.itemsize
@@ -59,12 +59,12 @@ def _rnn_layer(*args: object) -> object:
 bernoulli = define(
     "bernoulli(Tensor like, float p) -> Tensor", _bernoulli, tags=_TAGS, compiled=False
 )
-"""What ``empty_strided(like).bernoulli_(p)`` draws."""
+"""The functional form of ``empty_strided(like).bernoulli_(p)``."""
 
 normal = define(
     "normal(Tensor like, float mean, float std) -> Tensor", _normal, tags=_TAGS, compiled=False
 )
-"""What ``empty_strided(like).normal_(mean, std)`` draws."""
+"""The functional form of ``empty_strided(like).normal_(mean, std)``."""
 
 grouped_mm = define(
     "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, "

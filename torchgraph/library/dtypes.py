@@ -8,5 +8,5 @@ FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What numbers of ``dtype`` are computed and added up in: float64 for float64, else float32."""
+    """The accumulation dtype of ``dtype``: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -135,7 +135,7 @@ expect_none = define("expect_none(Tensor[] flags) -> ()", _compare_none, _nothin
 """Raises `ValueMoved` if one of the bools is True, after a wait for their device."""
 
 KERNELS: dict[OpOverload, Callable[..., object]] = {expect: _compare, expect_shape: _compare_shape}
-"""What a lowered program calls: the way through the dispatcher takes longer than to compare."""
+"""Functions for lowered programs: the dispatcher takes longer than the comparison."""
 
 for _op in (*KERNELS, expect_none):
     fx.node.has_side_effect(_op)  # the dead code elimination of make_fx asks fx, not us

@@ -15,10 +15,10 @@ gradient = define("gradient(Tensor self, str parameter) -> Tensor", _same, compi
 """The gradient that an optimizer reads for the parameter of that fqn; a copy of ``self``."""
 
 accumulated = define("accumulated(Tensor self, str parameter) -> Tensor", _same, compiled=False)
-"""Where the gradients of the micro-batches come together: what is behind it runs once a step."""
+"""The mark at which gradients of micro-batches accumulate: nodes behind it run once a step."""
 
 before_update = define("before_update(Tensor self) -> Tensor", torch.clone, compiled=False)
-"""What a state holds when the optimizers begin: what a skipped step leaves in it."""
+"""The mark of a state's value before the optimizers: the value that a skipped step keeps."""
 
 amp_white = define("amp_white(Tensor self) -> Tensor", torch.clone, compiled=False)
 """A copy of ``self``, in half precision under OneFlow's colouring; so is its gradient."""

@@ -1,4 +1,4 @@
-"""What a GradScaler does in a step, as ops: unscale and look, keep old states, rescale.
+"""Ops of a GradScaler's step: unscale and look for infs, keep old states, rescale.
 
 Each writing op has a functional form with equal arguments that returns what the other writes.
 """
@@ -126,4 +126,4 @@ update_scale_, update_scale = _two_forms(
     _update_scale,
     lambda state, *_: (state,),
 )
-"""What `torch.amp.GradScaler.update` makes of ``state``: the scale, the count of good steps."""
+"""`torch.amp.GradScaler.update` of ``state``: the scale, the count of good steps."""

@@ -1,4 +1,4 @@
-"""Where the ranks of a program that communicates decide together whether its predicates hold."""
+"""Collective agreement of ranks on whether the predicates of a communicating program hold."""
 
 from __future__ import annotations
 

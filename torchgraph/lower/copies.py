@@ -24,7 +24,7 @@ class Copies:
         self._are_whole = False
 
     def take(self, values: Sequence[Any]) -> None:
-        """Copy them: a run begins."""
+        """Copy the values at the start of a run."""
         self._are_whole = False
         if not self._groups:
             self._make_room(values)
@@ -33,7 +33,7 @@ class Copies:
         self._are_whole = True
 
     def put_back(self, values: Sequence[Any]) -> None:
-        """Write them: the run has failed."""
+        """Restore the values after a failed run."""
         if self._are_whole:  # else it has not begun
             for places, copies in self._groups:
                 foreach.copy_([values[i] for i in places], copies)

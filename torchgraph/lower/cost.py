@@ -29,9 +29,9 @@ class Machine:
     """Constants of the machine that is assumed."""
 
     flops: float
-    """A second, in products."""
+    """FLOPs of products in a second."""
     convolved: float
-    """The same in convolutions."""
+    """FLOPs of convolutions in a second."""
     bytes: float
     """Read or written in a second."""
     launch: float
@@ -72,12 +72,12 @@ _CONVOLUTIONS = frozenset({aten.convolution, aten.convolution_backward})
 
 @dataclass(frozen=True)
 class Cost:
-    """What a program takes, and what follows from it."""
+    """The estimated cost of a program's step, and the thresholds derived from it."""
 
     flops: int
     """FLOPs of products and convolutions in one step."""
     bytes: int
-    """That its ops read and write."""
+    """Bytes that its ops read and write."""
     launches: int
     """Calls of ops that compute."""
     step_seconds: float
@@ -94,11 +94,11 @@ class Cost:
 
     @property
     def switch_at(self) -> int:
-        """How many calls run on `aten` before compiled code takes over: two digits of it."""
+        """The number of calls run on `aten` before compiled code takes over, to two digits."""
         return max(LEAST, _rounded(MARGIN * self.compile_seconds / self.step_seconds))
 
     def start_at(self, switch_at: int) -> int:
-        """How many calls run before the compiler starts, for a switch at this one.
+        """The calls run before the compiler starts, for a switch after ``switch_at`` calls.
 
         It then has ``LEAD * MARGIN`` times its seconds; for an earlier switch, all there are.
         """
@@ -133,7 +133,7 @@ def cost(program: Program) -> Cost:
 
 
 def seconds_by_node(program: Program) -> dict[str, float]:
-    """What the calls of each node take in one step, by its name; estimated as in `cost`."""
+    """Estimated seconds per step of each node's calls, by node name; estimated as in `cost`."""
     machine = _assumed(program)
     found: dict[str, float] = {}
     for call in op_calls(program):
@@ -151,7 +151,7 @@ def _assumed(program: Program) -> Machine:
 
 
 def _seconds(call: OpCall, machine: Machine) -> float:
-    """What one call takes."""
+    """Estimated seconds of one call."""
     if call.is_view:
         return machine.view
     node = call.node

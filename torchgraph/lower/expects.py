@@ -1,6 +1,7 @@
-"""What has to come behind a predicate, besides the writes of states.
+"""Ordering constraints between predicates and the ops that must run after them.
 
-In the program's own order all does. Who reorders a program, or compiles parts of it, asks here.
+The program's own order satisfies them. Code that reorders a program, or compiles parts of it, asks
+here.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _ASSERTING = frozenset(
 
 
 def _may_abort(node: fx.Node) -> bool:
-    """True for an op of a GPU that no other values may reach.
+    """True for a GPU op that may assert, and so abort the process, on unchecked values.
 
     It asserts, or reads integers, not element by element, and may index by them.
     """

@@ -1,4 +1,4 @@
-"""What collectives make of parameters alone: the same for all micro-batches of a step."""
+"""Values that collectives compute from parameters alone, the same for all micro-batches."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Gathered:
             if spec.role is Role.PARAMETER and spec.fqn not in written
         }
         self._behind: set[fx.Node] = set()
-        """What is computed from parameters alone."""
+        """Nodes computed from parameters alone."""
         self._gathered: set[fx.Node] = set()
-        """What of it is behind a collective."""
+        """The nodes among `_behind` that depend on a collective."""
         for node in program.nodes:
             if node.op == "call_function" and node not in late and self._known(node, weights):
                 self._behind.add(node)
@@ -41,10 +41,10 @@ class Gathered:
         """True where the backward gathers for itself, so that nothing is kept for it."""
         read = [node for node in program.nodes if node in self._gathered and self._is_read(node)]
         self.values: list[fx.Node] = list(dict.fromkeys(map(self._base, read)))
-        """What is to be kept of it, each in memory of its own."""
+        """The gathered values to keep, each in memory of its own."""
 
     def makes(self, values: Iterable[fx.Node]) -> set[fx.Node]:
-        """What runs to make some of `values`, or what is read behind them."""
+        """The nodes computed from parameters alone that ``values`` depend on, and themselves."""
         found: set[fx.Node] = set()
         pending = [node for node in values if node in self._behind]
         while pending:
@@ -55,7 +55,7 @@ class Gathered:
         return found
 
     def unread(self, held: Container[fx.Node]) -> set[fx.Node]:
-        """What nothing needs where the values of ``held`` are given."""
+        """The nodes computed from parameters alone that nothing needs once ``held`` are given."""
         needed: set[fx.Node] = set()
         pending = [node for node in self._behind if self._is_read(node)]
         while pending:
@@ -66,7 +66,7 @@ class Gathered:
         return self._behind - needed
 
     def _is_read(self, node: fx.Node) -> bool:
-        """True for what others read than what is computed from parameters alone."""
+        """True for a node with readers outside of the computation from parameters alone."""
         return any(user not in self._behind for user in node.users)
 
     def _known(self, node: fx.Node, weights: set[fx.Node]) -> bool:
@@ -76,7 +76,7 @@ class Gathered:
         return bool(inputs) and makes and all(given)
 
     def _base(self, node: fx.Node) -> fx.Node:
-        """Where its memory was made, or where the collective is waited for that fills it."""
+        """The node that allocated the storage of ``node``, or the wait for a collective into it."""
         own = set(storages_of(node))
         while not effects.of(node).waits:
             sources = (one for one in node.all_input_nodes if one in self._gathered)

@@ -31,7 +31,7 @@ class Allocation:
     node: fx.Node
     """The call."""
     result: int
-    """Which of its results."""
+    """The index of the result."""
     nbytes: int
     """0 when nobody knows before the program runs."""
     born: int
@@ -47,7 +47,7 @@ class Allocation:
 
 
 class Lifetimes:
-    """What a lowered program allocates, and when. States, inputs and constants are not its own."""
+    """The allocations of a lowered program, without those of states, inputs and constants."""
 
     def __init__(self, program: Program) -> None:
         self.nodes = list(program.nodes)
@@ -63,11 +63,11 @@ class Lifetimes:
         self._by_result = {(value.node, value.result): value for value in self.values}
 
     def of(self, node: fx.Node, result: int = 0) -> Allocation | None:
-        """What ``node`` allocates for that result; None where it allocates nothing."""
+        """The allocation of ``node`` for one of its results; None when it allocates none."""
         return self._by_result.get((node, result))
 
     def memory(self, node: fx.Node) -> list[Allocation]:
-        """What the node's value lives in; states, inputs and constants left out."""
+        """The allocations behind the node's value; states, inputs and constants left out."""
         found = (self._owners.get(self._home(storage)) for storage in storages_of(node))
         return [self._by_result[owner[:2]] for owner in found if owner is not None]
 

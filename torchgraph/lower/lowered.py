@@ -1,4 +1,4 @@
-"""Lowered: what runs a step, be it one function or several; and what several have in common."""
+"""Lowered: the interface of what runs a step, one function or several, and shared parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..ir.program import OutputSpec, Program, Signature
 
 
 class Lowered(Protocol):
-    """What runs a step, be it one function or several."""
+    """The executable form of a step, made of one function or several."""
 
     @property
     def signature(self) -> Signature:
@@ -25,7 +25,7 @@ class Lowered(Protocol):
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """What the function returns: the signature's outputs without the states it writes."""
+        """The outputs of the function: those of the signature without the states it writes."""
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -44,11 +44,11 @@ class Lowered(Protocol):
         """True when a run draws random numbers."""
 
     def function(self, values: Sequence[Any], /) -> tuple[Any, ...]:
-        """One step: takes the values of ``signature.inputs`` as one list; writes in place."""
+        """Run one step: takes the values of ``signature.inputs`` as one list; writes in place."""
 
     @property
     def copied(self) -> tuple[int, ...]:
-        """The places of the values that whoever runs it copies before, to put them back."""
+        """The input positions that a caller copies before a run, to restore after a failure."""
 
     def wrote(self, error: BaseException) -> bool:
         """True when the run that failed had begun to write states that are not `copied`."""
@@ -71,7 +71,7 @@ class Lowered(Protocol):
 
 
 class Composite(ABC):
-    """A step in parts: it does what one of them does, and failed where one of them failed."""
+    """A step made of several executables; it wrote, moved or failed where one of them did."""
 
     @property
     @abstractmethod
@@ -79,7 +79,7 @@ class Composite(ABC):
         """The parts, in the order in which they run."""
 
     def remade(self, other: Callable[[Lowered], Lowered]) -> Lowered:
-        """The same of what ``other`` gives for each part; itself where parts are no functions."""
+        """A copy whose parts are replaced by ``other``; ``self`` where parts are no functions."""
         return self  # type: ignore[return-value]  # what derives from it is a Lowered
 
     @property
@@ -104,11 +104,11 @@ class Composite(ABC):
 
     @property
     def copied(self) -> tuple[int, ...]:
-        """None: it takes back itself what it can."""
+        """No inputs: a composite undoes its own writes where it can."""
         return ()
 
     def wrote(self, error: BaseException) -> bool:
-        """True when the part that failed had begun to write states that nobody puts back."""
+        """True when the failed part had begun to write states that are not restored."""
         return any(part.wrote(error) for part in self.executables)
 
     @property

@@ -1,4 +1,4 @@
-"""Where a step pauses until the host has seen what the device found.
+"""Pauses of a step, at which the host checks flags that the device computed.
 
 A step that pauses is a generator. It yields flags on the device, one for each value that Python has
 read, and goes on when none of them is set. So it can be run, or captured as CUDA Graphs, in parts.
@@ -68,7 +68,7 @@ def is_pause(node: fx.Node) -> bool:
 
 @dataclass(frozen=True)
 class Pauses:
-    """Those of one lowered program, in order."""
+    """The pauses of one lowered program, in order."""
 
     owner: fx.GraphModule
     """Holds the constants that values are compared with."""

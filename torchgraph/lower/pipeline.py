@@ -1,4 +1,4 @@
-"""Program → what runs it, from top to bottom.
+"""The lowering pipeline, from a program to its executable.
 
     split → halve → cut → plan → in place → verify → write
 
@@ -36,10 +36,10 @@ from .write.step import write
 
 @dataclass(frozen=True)
 class Target:
-    """What a program is lowered for: by default, Python over ATen ops."""
+    """The lowering target of a program: by default, Python over ATen ops."""
 
     options: Options = field(default_factory=Options)
-    """How memory is planned, where nothing is compiled; how much is verified."""
+    """The options of memory planning, where nothing is compiled, and of verification."""
     compiled: bool = False
     """Most ops are calls of regions, which have to be compiled before the first run."""
     eager_draws: bool = True
@@ -49,18 +49,18 @@ class Target:
 
 
 class Lowering(NamedTuple):
-    """What runs a program."""
+    """The result of lowering a program."""
 
     runs: Lowered
     regions: list[Region]
-    """What `runs` calls besides ops; empty where nothing is compiled."""
+    """The regions that `runs` calls besides ops; empty where nothing is compiled."""
 
 
 ATEN = Target()
 
 
 def lower(program: Program, name: str, target: Target = ATEN) -> Lowering:
-    """One executable, or the plan of a step that accumulates gradients.
+    """Lower ``program`` to one executable, or to the plan of a step that accumulates gradients.
 
     Args:
         name: shown in tracebacks.
@@ -82,7 +82,7 @@ def lower(program: Program, name: str, target: Target = ATEN) -> Lowering:
 
 
 def _alone(program: Program) -> Program:
-    """No other rank is met."""
+    """Return ``program`` unchanged: it communicates with no other rank."""
     return program
 
 

@@ -15,12 +15,12 @@ from .copies import Copies
 from .lowered import Composite, Lowered
 
 PARTS = ("first micro-batch", "following micro-batches", "update")
-"""What a step that accumulates gradients is split into, in the order in which they run."""
+"""The parts of a step that accumulates gradients, in the order in which they run."""
 
 
 @dataclass
 class _Progress:
-    """How far a run got: what an error leaves behind depends on it."""
+    """The progress of a run, which decides the state that an error leaves behind."""
 
     wrote: bool = False
     undone: bool = False
@@ -44,14 +44,14 @@ class Plan(Composite):
     following: Lowered
     update: Lowered
     signature: Signature
-    """That of the whole step."""
+    """The signature of the whole step."""
     program: Program
     """The whole step, not split."""
     _progress: _Progress = field(default_factory=_Progress)
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """What a micro-batch returns, packed over all of them, then what the update returns."""
+        """The outputs of a micro-batch, packed over all of them, then those of the update."""
         return (*self._returned, *self.update.outputs)
 
     @property
@@ -69,7 +69,7 @@ class Plan(Composite):
         return True
 
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
+        """Run one step: ``values`` are those of the whole batch, results are packed on dim 0."""
         self._progress.wrote = self._progress.undone = False
         copies = self._copies
         try:
@@ -126,7 +126,7 @@ class Plan(Composite):
 
 
 def packed(values: tuple[Any, ...]) -> Any:
-    """What OneFlow's pack gives: scalars as a vector, everything else one after the other."""
+    """The results of micro-batches, packed as by OneFlow: scalars stacked, tensors concatenated."""
     if not isinstance(values[0], torch.Tensor):
         return values[-1]
     return torch.stack(values) if values[0].ndim == 0 else torch.cat(values)

@@ -61,10 +61,10 @@ _OF_POSITIONS |= {"aten::max": 1, "aten::min": 1}
 
 @runtime_checkable
 class Calling(Protocol):
-    """A target, no op of torch, that calls several."""
+    """A target, no op of torch, that calls several ops."""
 
     def inner(self) -> Iterable[fx.Node]:
-        """The calls that one of it makes."""
+        """The nodes that a call of the target runs."""
 
 
 class Index(NamedTuple):
@@ -75,11 +75,11 @@ class Index(NamedTuple):
     high: int
     """One more than the greatest."""
     ignored: int | None = None
-    """What it may hold besides."""
+    """A value that is allowed besides."""
 
 
 def may_raise(node: fx.Node) -> bool:
-    """True for a call that was marked, or makes one that was."""
+    """True for a call that is marked as raising, or that makes such a call."""
     target: object = node.target
     if isinstance(target, Calling):
         return any(map(may_raise, target.inner()))
@@ -177,7 +177,7 @@ def _checks(node: fx.Node) -> bool:
 
 
 def _shown(node: fx.Node) -> fx.Node:
-    """What a view of all elements, perhaps several times, or a copy, shows."""
+    """The node behind copies and views that show all of its elements, perhaps repeated."""
     while True:
         name, source = _name(node), next(iter(node.all_input_nodes), None)
         whole = name in ("aten::clone", "aten::_to_copy") or (
@@ -194,7 +194,7 @@ def _shown(node: fx.Node) -> fx.Node:
 
 
 def _is_bounded(index: Index) -> bool:
-    """True for positions in a dimension that is no longer."""
+    """True for indices that are positions in a dimension that is no longer."""
     node = index.node
     if _name(node) == "" and node.op == "call_function":  # one of several results
         node = next(iter(node.all_input_nodes), node)

@@ -60,7 +60,7 @@ def split(program: Program) -> Segments:
 
 @dataclass(frozen=True)
 class Gradient:
-    """One accumulator: the mark in the program and the gradient of a micro-batch."""
+    """An accumulated gradient: its mark in the program and the gradient of a micro-batch."""
 
     fqn: str
     mark: fx.Node
@@ -90,7 +90,7 @@ _Given = Gradient | _OfWeights
 
 
 def terms_of(gradient: fx.Node) -> list[fx.Node]:
-    """What each ``backward()`` of a micro-batch adds to ``p.grad``, in eager's order."""
+    """The terms that each ``backward()`` of a micro-batch adds to ``p.grad``, in eager's order."""
     terms: list[fx.Node] = []
     while _accumulates(gradient):
         gradient, term = gradient.all_input_nodes
@@ -112,14 +112,14 @@ def _accumulates(node: fx.Node) -> bool:
 
 
 class Parts:
-    """What of a program runs for each micro-batch, and what once a step."""
+    """A program's division into the part run per micro-batch and the part run once per step."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
         calls = [node for node in program.nodes if node.op == "call_function"]
         marks = [node for node in calls if node.target is library.accumulated]
         self.late = {node for node in calls if provenance(node).phase is Phase.UPDATE}
-        """What runs once a step, behind the marks."""
+        """The nodes that run once a step, behind the marks."""
         self.late -= set(marks)
         self.marks = set(marks)
         after = self.late | self.marks
@@ -152,11 +152,11 @@ class Parts:
         return self._micro_batch(())
 
     def following(self) -> Program:
-        """The same, its gradients added to the accumulators in place, weights as they were made."""
+        """The later micro-batches: gradients added in place, values of weights taken as inputs."""
         return self._micro_batch((*self.gradients, *self._of_weights))
 
     def update(self) -> Program:
-        """What runs once a step."""
+        """The program that runs once per step."""
         graph, copies, sums = self._with_inputs(self.gradients)
         copies.update((gradient.mark, sums[gradient]) for gradient in self.gradients)
         copies.update((value, copies[state]) for value, state in self.held().items())
@@ -211,7 +211,7 @@ class Parts:
     # --- pieces -----------------------------------------------------------------------------------
 
     def held(self) -> dict[fx.Node, fx.Node]:
-        """New values of states that a micro-batch writes: the update finds them in the states."""
+        """New values written by a micro-batch, with the states from which the update reads them."""
         return {
             value: state
             for state, value in self._program.states().items()
@@ -234,7 +234,7 @@ class Parts:
         return {out.target for out in early if out.kind is OutputKind.UPDATE}
 
     def _is_late(self, value: object) -> bool:
-        """True for what is known after the last micro-batch only."""
+        """True for a value that is known only after the last micro-batch."""
         return isinstance(value, fx.Node) and (value in self.late or value in self.marks)
 
     def is_early(self, out: OutputSpec, value: object) -> bool:
@@ -245,7 +245,7 @@ class Parts:
         return out.kind is OutputKind.UPDATE and isinstance(value, fx.Node) and not late
 
     def _owning(self, marks: list[fx.Node]) -> Iterator[Gradient]:
-        """The gradients; those whose memory something else holds are to be copied."""
+        """Yield the gradients, marked as owned where nothing else holds their memory."""
         taken = {
             storage_id(node.meta["val"])
             for node in (*self._program.placeholders, *self._early_results())

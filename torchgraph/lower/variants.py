@@ -18,9 +18,9 @@ from .write.step import rewritten
 
 
 def variant(lowered: Lowered, what: str, around: Callable[[], Around]) -> Lowered:
-    """What computes the same bits, each of its functions with an ``around`` of its own.
+    """Another form of ``lowered`` with the same results, an ``around`` for each of its functions.
 
-    What is no function any more, a CUDA Graph, is given back as it is.
+    A CUDA Graph, which is no function any more, is returned as it is.
     """
     if isinstance(lowered, Executable):
         return rewritten(lowered, what, around())
@@ -36,7 +36,7 @@ def variant(lowered: Lowered, what: str, around: Callable[[], Around]) -> Lowere
 
 
 class Labelling:
-    """What runs a step: its executable, or the same with a label around each op, for profilers.
+    """A step's executable, with a lazily written variant that labels each op for profilers.
 
     It writes the function with labels when it is first asked for, and keeps it.
     """
@@ -48,11 +48,11 @@ class Labelling:
         """True while what runs has labels."""
 
     def fits(self, options: Options) -> bool:
-        """True when what runs is what is wanted: labels by the option, or while torch profiles."""
+        """True when labels are on exactly if an option or a running profiler wants them."""
         return self.is_on is (options.profiler_labels or is_profiling())
 
     def turned(self, *, on: bool) -> Lowered:
-        """What runs from now on."""
+        """Switch labels on or off; return the executable to run from now on."""
         if on and self._labelled is None:
             with record_function("torchgraph writes labels"):
                 self._labelled = variant(self._executable, "labelled", Labels)

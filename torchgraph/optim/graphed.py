@@ -90,7 +90,7 @@ class Graphed(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the optimizer."""
+        """The param groups of the optimizer."""
         return self.optimizer.param_groups
 
     @param_groups.setter
@@ -99,7 +99,7 @@ class Graphed(Optimizer):
 
     @property
     def state(self) -> Any:
-        """That of the optimizer."""
+        """The state of the optimizer."""
         return self.optimizer.state
 
     @state.setter
@@ -108,7 +108,7 @@ class Graphed(Optimizer):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Those of the optimizer."""
+        """The defaults of the optimizer."""
         return self.optimizer.defaults
 
     @defaults.setter
@@ -121,7 +121,7 @@ class Graphed(Optimizer):
         return getattr(self.optimizer, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the optimizer: a file of either is one of the other."""
+        """The state dict of the optimizer, which both can load."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ class Graphed(Optimizer):
         return returned
 
     def _told(self, hooks: list[Any], given: tuple[Any, Any]) -> tuple[Any, Any]:
-        """The arguments of the step, which each hook may replace."""
+        """The arguments of the step after its hooks, each of which may replace them."""
         for hook in hooks:
             changed = hook(self, *given)
             if changed is not None:
@@ -192,7 +192,7 @@ class Graphed(Optimizer):
         return returned if closure is None else loss
 
     def _first_with(self, closure: Closure) -> Any:
-        """The first step with a closure of an optimizer whose class nobody knows: in eager."""
+        """Run an unknown optimizer's first step with a closure in eager, and count evaluations."""
         seen: list[Any] = []
 
         def counted() -> Any:
@@ -210,7 +210,7 @@ class Graphed(Optimizer):
         return _clipped(self.optimizer, *self._settings[:3])
 
     def _why_eager(self, closure: Closure | None) -> str:
-        """Why no program can hold this step; empty: nothing is known against it."""
+        """The reason why no program can hold this step; empty where none is known."""
         refused = refusal(self.optimizer, given=True)
         if refused is not None:
             return refused.what
@@ -222,7 +222,7 @@ class Graphed(Optimizer):
         return ""
 
     def _passed(self, closure: Closure | None) -> Any:
-        """The step as it is."""
+        """Run the step in eager, with clipping and averaging."""
         if closure is None:
             self.grad_norm = self._clip()
             returned = self.optimizer.step()
@@ -235,7 +235,7 @@ class Graphed(Optimizer):
         return returned
 
     def _evaluated(self, closure: Closure) -> Any:
-        """Each evaluation ends with gradients that are clipped."""
+        """Evaluate the closure, then clip its gradients."""
         loss = closure()
         self.grad_norm = self._clip()
         return loss
@@ -253,7 +253,7 @@ def _update(
     clip_grad_value: float | None,
     ema: Callable[[], Any] | None,
 ) -> tuple[Any, torch.Tensor | None]:
-    """What is one program. (What the optimizer's step returns, the norm before clipping.)"""
+    """The step recorded as a program. (The optimizer step's result, the norm before clipping.)"""
     norm = _clipped(optimizer, clip_grad_norm, norm_type, clip_grad_value)
     returned = optimizer.step()
     if ema is not None:

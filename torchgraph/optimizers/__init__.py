@@ -1,4 +1,4 @@
-"""What is known of optimizers: torch's own, and the two that torch lacks, LAMB and Lion.
+"""Optimizers: the rules for those of torch, and the two that torch lacks, LAMB and Lion.
 
 Touches: torch's optimizers, to know them.
 Never: a step of its own in place of theirs.

@@ -1,4 +1,4 @@
-"""What our optimizers share: checks, the closure, one tensor or many tensors at a time."""
+"""Base of torchgraph's optimizers: checks, the closure, one tensor or many at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TakesStepOf(Optimizer):
 
     @abstractmethod
     def update_class(self, group: dict[str, Any]) -> type[Optimizer]:
-        """That class."""
+        """The class whose step the param group takes."""
 
 
 class PerParameter(Optimizer):
@@ -75,7 +75,7 @@ class PerParameter(Optimizer):
         return found
 
     def _many_at_a_time(self, group: dict[str, Any], parameters: Iterable[torch.Tensor]) -> bool:
-        """What ``foreach`` says, else True on CUDA, as in torch.optim: each kernel costs there."""
+        """The group's ``foreach``, or by default True on CUDA, as in torch.optim."""
         if group["foreach"] is not None:
             return bool(group["foreach"])
         return all(each.is_cuda and type(each) in _KINDS for each in parameters)
@@ -94,7 +94,7 @@ class PerParameter(Optimizer):
     def _update(
         self, group: dict[str, Any], parameters: list[torch.Tensor], *, foreach: bool
     ) -> None:
-        """One step; with ``foreach`` the parameters are of one device and one dtype."""
+        """Run one step; with ``foreach`` the parameters are of one device and one dtype."""
 
 
 def gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -108,7 +108,7 @@ def _laying_out(
 
 
 def _of_parameters(parameters: Sequence[torch.Tensor]) -> dict[int, tuple[int, ...]]:
-    """Where no program says how gradients lie: as their parameters, if that is in doubt."""
+    """Strides of gradients that no program states: those of their parameters, where in doubt."""
     return {i: one.stride() for i, one in enumerate(parameters) if one.ndim > 2}
 
 
@@ -169,7 +169,7 @@ def _recorded(name: str) -> Callable[..., None]:
 
 
 def _parts(lists: Sequence[Any]) -> list[list[torch.Tensor]]:
-    """What lies in this process of parameters and of what is updated with them."""
+    """The local parts of parameters and of the tensors updated with them."""
     parameters = lists[0]
     return [parts_as(one, parameters) if one else [] for one in lists]
 

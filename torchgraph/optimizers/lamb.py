@@ -126,7 +126,7 @@ class LAMB(PerParameter):
 
 
 class Settings(NamedTuple):
-    """What an update reads of a param group."""
+    """The settings of a param group that an update reads."""
 
     lr: float
     betas: tuple[float, float]
@@ -164,7 +164,7 @@ def lamb(
     steps: Sequence[torch.Tensor],
     settings: Settings,
 ) -> None:
-    """One step of LAMB, in place, one tensor at a time. The formulas are those of `LAMB`.
+    """Run one step of LAMB in place, one tensor at a time. The formulas are those of `LAMB`.
 
     Both corrections are taken out of the elementwise part: ``r`` is
     ``root2 / (1 - beta1^t) m / (sqrt(v) + eps root2)`` with ``root2 = sqrt(1 - beta2^t)``.

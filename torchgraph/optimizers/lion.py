@@ -87,7 +87,7 @@ class Lion(PerParameter):
 
 
 class Settings(NamedTuple):
-    """What an update reads of a param group."""
+    """The settings of a param group that an update reads."""
 
     lr: float
     betas: tuple[float, float]
@@ -101,7 +101,7 @@ def lion(
     exp_avgs: Sequence[torch.Tensor],
     settings: Settings,
 ) -> None:
-    """One step of Lion, in place, one tensor at a time. The formulas are those of `Lion`."""
+    """Run one step of Lion in place, one tensor at a time. The formulas are those of `Lion`."""
     lr, (beta1, beta2), weight_decay, maximize = settings
     for param, grad, exp_avg in zip(params, grads, exp_avgs, strict=True):
         if maximize:

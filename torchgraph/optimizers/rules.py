@@ -1,4 +1,4 @@
-"""Which optimizers a program can hold, and the branch of torch.optim that a trace takes."""
+"""Optimizers that a program can hold, and the branch of torch.optim that a trace takes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KNOWN_MODULES = (
     f"{__package__}.",
     "torchgraph.oneflow._port.optim.",
 )
-"""Where the optimizers are whose steps and slots are known: torch's and ours."""
+"""The modules of optimizers with known steps and slots: torch's and ours."""
 
 # The methods that decide what a slot starts from, in torch's classes and in `PerParameter`.
 _SLOT_MAKERS = (*SLOT_MAKERS, "_first_slots", "_update")
@@ -47,7 +47,7 @@ _SLOT_MAKERS = (*SLOT_MAKERS, "_first_slots", "_update")
 def refusal(
     optimizer: Optimizer, *, given: bool = False, where: SourceLine | None = None
 ) -> UnsupportedOptimizer | None:
-    """Why no static program can hold its step; None when nothing is known against it.
+    """The reason why no static program can hold an optimizer's step; None when none is known.
 
     ``given``: the user's code calls the step, ``where``, with a closure if it takes one. How often
     that is evaluated is seen in the recording.
@@ -86,7 +86,7 @@ def needs_closure(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def eager_branches(optimizers: Sequence[Optimizer]) -> Iterator[None]:
-    """`eager_branch` of all of them."""
+    """Enter `eager_branch` for each optimizer."""
     with ExitStack() as stack:
         for optimizer in optimizers:
             stack.enter_context(eager_branch(optimizer))

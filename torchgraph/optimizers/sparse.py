@@ -1,4 +1,4 @@
-"""Which optimizers may update rows of an embedding table instead of the whole table."""
+"""Optimizers that may update rows of an embedding table instead of the whole table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks agree."""
+"""The agreement of ranks before a step."""
 
 from __future__ import annotations
 

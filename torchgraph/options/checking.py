@@ -32,11 +32,11 @@ class OneOf(NamedTuple):
     values: tuple[Any, ...]
 
     def holds(self, value: Any) -> bool:
-        """True for one of them."""
+        """True for one of the values."""
         return value in self.values
 
     def words(self, kind: str) -> str:
-        """What the parameter takes."""
+        """The accepted values, in words."""
         return either([repr(one) for one in self.values])
 
 
@@ -50,7 +50,7 @@ class AtLeast(NamedTuple):
         return bool(value >= self.least)
 
     def words(self, kind: str) -> str:
-        """What the parameter takes."""
+        """The accepted values, in words."""
         return f"{kind} of at least {self.least}"
 
 
@@ -65,7 +65,7 @@ class Between(NamedTuple):
         return bool(self.least <= value <= self.most)
 
     def words(self, kind: str) -> str:
-        """What the parameter takes."""
+        """The accepted values, in words."""
         return f"{kind} from {self.least} to {self.most}"
 
 
@@ -232,7 +232,7 @@ _VERBS = frozenset({"enable", "disable", "set", "allow", "add", "config", "get",
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The one of ``known`` that is most like ``name``; empty where none is."""
+    """The name in ``known`` most similar to ``name``; empty where none is similar."""
     names = sorted(known)
     words = _words(name)
     begins = [one for one in names if name and one.startswith(name)]
@@ -244,12 +244,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """Those of a name which tell it from others."""
+    """The distinctive words of a name, without verbs."""
     return [word for word in name.split("_") if word and word not in _VERBS]
 
 
 def right(name: str, signature: inspect.Signature, given: Mapping[str, object]) -> str:
-    """How to call what was called with arguments that do not fit, and the name that was meant."""
+    """The correct form of a call with wrong arguments, and the name that was meant."""
     known = {one: each for one, each in signature.parameters.items() if one != "self"}
     plain = [each.replace(annotation=each.empty) for each in known.values()]
     unknown = [one for one in given if one not in known]
@@ -266,7 +266,7 @@ class Closed:
 
     @property
     def _called(self) -> str:
-        """How users write the object."""
+        """The name that users write for the object."""
         return type(self).__name__
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -288,7 +288,7 @@ class Closed:
 
 
 def public_names(owner: object) -> list[str]:
-    """What an object has for its users."""
+    """The public names of an object."""
     return [name for name in dir(owner) if not name.startswith("_")]
 
 

@@ -1,4 +1,4 @@
-"""How the ranks of torch.distributed share a step."""
+"""The distribution of a step over the ranks of torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ops the passes may fuse."""
+"""The choice of ops that passes may fuse."""
 
 from __future__ import annotations
 

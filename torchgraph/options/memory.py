@@ -1,4 +1,4 @@
-"""How much memory a step takes: the order of its ops, and where their results lie."""
+"""The memory of a step: the order of its ops, and the place of their results."""
 
 from __future__ import annotations
 

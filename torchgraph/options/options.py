@@ -13,11 +13,11 @@ import torch
 from ..distributed.parallel import DataParallel, Zero
 
 CheckpointPolicy = str | tuple[Any, ...] | int | float | None
-"""What checkpointing keeps: ``"matmuls"``, results of ops, bytes, or a share."""
+"""The values that checkpointing keeps: ``"matmuls"``, results of ops, bytes, or a share."""
 
 
 class Insertable:
-    """What `config.passes.insert` takes: base of `torchgraph.passes.Pass`."""
+    """Base of `torchgraph.passes.Pass`, for `config.passes.insert`."""
 
 
 def known_passes(base: type = Insertable) -> set[str]:
@@ -28,7 +28,7 @@ def known_passes(base: type = Insertable) -> set[str]:
 
 @dataclass(frozen=True)
 class PassOptions:
-    """Which passes run: names switched off, extra passes by anchor, and where to stop."""
+    """The choice of passes: names switched off, extra passes by anchor, and where to stop."""
 
     disabled: frozenset[str] = frozenset()
     inserted: tuple[tuple[str, Any], ...] = ()
@@ -36,7 +36,7 @@ class PassOptions:
     max_passes: int | None = None
     max_edits: int | None = None
     dump: str = field(default="", compare=False)
-    """Where programs are shown: a directory; empty for nowhere."""
+    """The directory in which programs are dumped; empty for none."""
     verify: str = field(default="fast", compare=False)
 
 
@@ -60,20 +60,20 @@ class StageSetting:
     path: str
     stage: int
     ranks: tuple[int, ...] = ()
-    """Where it is; empty where another module of the stage says so."""
+    """The ranks of the stage; empty where another module of the stage has them."""
 
 
 @dataclass(frozen=True)
 class ProgramOptions:
-    """What a recorded step and its passes come to: a change makes another program."""
+    """Options of recording and of passes: a change makes another program."""
 
     training: bool = False
     fallback: str = "error"
-    """What becomes of a step that no program can hold: ``"error"``, or ``"eager"``."""
+    """The handling of a step that no program can hold: ``"error"``, or ``"eager"``."""
     buckets: ShapeBuckets | None = None
     amp: torch.dtype | None = None
     amp_policy: str = "autocast"
-    """Who decides what runs in half precision: ``"autocast"``, or ``"oneflow"``'s colouring."""
+    """The choice of half precision: by ``"autocast"``, or by ``"oneflow"``'s colouring."""
     scaler: str = ""
     """``"dynamic"``, ``"static"`` or none: the kind of the grad scaler."""
     clip_norm: tuple[float, float] | None = None
@@ -99,20 +99,20 @@ class ProgramOptions:
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """How a program is lowered, and by what it runs: a change makes another executable."""
+    """Options of lowering and of backends: a change makes another executable."""
 
     backend: str = "aten"
     switch_at: int | None = None
-    """How many calls an `auto` program runs on `aten`; None: computed from the program."""
+    """The calls that an `auto` program runs on `aten`; None: computed from the program."""
     confirm: str = "first"
     """Whether the first call of compiled code is compared before it counts: or ``"off"``."""
     rng: str = "eager"
     cuda_graph: str = "auto"
     stages: tuple[StageSetting, ...] = ()
-    """Those of modules that have one; none without a placement."""
+    """The settings of modules with a stage; none without a placement."""
     pipeline_schedule: str = "1f1b"
     pipeline_outputs: str = "last"
-    """Who has what `build` returns: the ranks that compute it, or ``"all"``."""
+    """The ranks that get what `build` returns: those that compute it, or ``"all"``."""
     cudnn_heuristic: bool | None = None
     """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     straighten: str = "Disable"
@@ -123,29 +123,29 @@ class LoweringOptions:
 
 @dataclass(frozen=True)
 class RunningOptions:
-    """How the programs of a Graph are kept and run: a change takes effect and makes none anew."""
+    """Options of keeping and running programs: a change takes effect without a new program."""
 
     cache_size: int = field(default=8, compare=False)
     outputs_buffer_size: int = field(default=0, compare=False)
-    """How many sets of output tensors take turns; 0: fresh ones at each call."""
+    """The number of sets of output tensors that take turns; 0: fresh ones at each call."""
     history: int = field(default=0, compare=False)
-    """How many of the last steps can be run again; 0: none, and nothing is kept."""
+    """The number of last steps that can be run again; 0: none, and nothing is kept."""
     history_every: int | None = field(default=None, compare=False)
-    """How many steps apart the full state is kept; None: as many as ``history``."""
+    """The steps from one full copy of the state to the next; None: as many as ``history``."""
     compile_timeout: float | None = field(default=600.0, compare=False)
     """Seconds that a call waits for Inductor, at most; None: as long as it takes."""
     agreement: str = field(default="program", compare=False)
-    """What ranks compare before they run a program together."""
+    """The comparison of ranks before they run a program together."""
     agreement_timeout: float = field(default=60.0, compare=False)
     look_again: str | int = field(default="doubling", compare=False)
-    """Which calls by programs are compared with eager again: ``"off"``, or every n-th."""
+    """The calls by programs that are compared with eager again: ``"off"``, or every n-th."""
     profiler_labels: bool = field(default=False, compare=False)
     """Whether each op is labelled for profilers, besides while torch's own is recording."""
 
 
 @dataclass(frozen=True)
 class Options(ProgramOptions, LoweringOptions, RunningOptions):
-    """What the options of a Graph come to, apart by what they change. Equal ones, one program."""
+    """All options of a Graph, grouped by what they change. Equal options, equal programs."""
 
     @property
     def autocast(self) -> torch.dtype | None:

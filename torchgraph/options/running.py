@@ -1,4 +1,4 @@
-"""How programs run: the backend, random numbers, the cache of programs."""
+"""The running of programs: the backend, random numbers, the cache of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens in a training step: half precision, accumulation, clipping."""
+"""The training step: half precision, accumulation, clipping."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OP_TYPES = (OpOverload, type(torch.ops.aten.mm))
 
 
 class CheckpointPolicies:
-    """What `set_activation_checkpointing` takes."""
+    """The values that `set_activation_checkpointing` accepts."""
 
     def holds(self, policy: Any) -> bool:
         """True for a policy."""
@@ -27,7 +27,7 @@ class CheckpointPolicies:
         return is_number(policy) and (type(policy) is int or policy <= 1) and policy >= 0
 
     def words(self, kind: str) -> str:
-        """What it takes."""
+        """The accepted values, in words."""
         return (
             '"everything", "matmuls", a list of ops, bytes as an int, or a share as a float from 0 '
             "to 1"

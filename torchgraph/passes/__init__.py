@@ -138,7 +138,7 @@ def _checkpointing(options: Options) -> tuple[Pass, ...]:
 
 
 def _fusions(options: Options) -> tuple[Pass, ...]:
-    """They leave nothing dead behind."""
+    """The fusion passes that the options turn on; they leave no dead code."""
     found: list[Pass] = []
     if options.fuse_cast_scale:
         found.append(FuseCastScale())

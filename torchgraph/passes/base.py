@@ -21,7 +21,7 @@ class Pass(Insertable, ABC):
     """
 
     name: ClassVar[str]
-    """How users switch it off, anchor another pass to it, and find it in reports."""
+    """The name by which users switch it off, anchor another pass to it, and find it in reports."""
     removes: ClassVar[frozenset[str]] = frozenset()
     """Op namespaces whose ordered calls the pass removes. Every other ordered call must stay."""
 

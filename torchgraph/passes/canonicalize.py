@@ -38,7 +38,7 @@ class Canonicalize(Pass):
         return True
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """One walk is enough: no rule makes an earlier node match."""
+        """Apply all rules in one walk: no rule makes an earlier node match."""
         _drop_profiler_marks(program, edit)
         outputs = _Outputs(escaping(program), set(program.output.all_input_nodes))
         _drop_gradient_marks(program, outputs, edit)

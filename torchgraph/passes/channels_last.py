@@ -60,7 +60,7 @@ class _ConvolutionRegion:
         return [node for node in self.nodes if node.target in _CONVOLUTIONS]
 
     def reason_against(self) -> str:
-        """Why the region stays as it is; empty when it is worth converting.
+        """The reason why the region stays as it is; empty when converting it pays.
 
         Weights count: their layout stays, so each kernel converts them, or their gradient.
         """

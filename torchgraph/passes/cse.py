@@ -33,7 +33,7 @@ class CommonSubexpressions(Pass):
         return True
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """One walk in program order: arguments are merged before their users are compared."""
+        """Merge equal nodes in program order: arguments before their users are compared."""
         outward = escaping(program)
         first: dict[Hashable, fx.Node] = {}
         for node in list(program.nodes):

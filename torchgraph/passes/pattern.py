@@ -1,4 +1,4 @@
-"""Patterns of calls: is this node such a call, of such calls, of those nodes?"""
+"""Patterns of fx calls, and the matching of nodes against them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Wanted:
 
 @dataclass
 class Match:
-    """What matching has found so far."""
+    """The values and nodes that a match has bound so far."""
 
     values: dict[str, Any] = field(default_factory=dict)
     nodes: list[fx.Node] = field(default_factory=list)

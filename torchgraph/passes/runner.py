@@ -160,7 +160,7 @@ def _failure(one: Pass, edit: Rewriter, cause: Exception) -> PassFailed:
 
 
 class _Dump:
-    """Where the programs of one run are shown: in a directory, and in torch's trace, if it has one.
+    """The dumps of one run's programs: to a directory, and to torch's trace if it has one.
 
     Args:
         root: a new directory is made below it; empty for none.

@@ -74,7 +74,7 @@ def write(path: str, about: Mapping[str, object], files: Mapping[str, Writer]) -
 
 
 def reading(path: str, use: Callable[[Directory], Read]) -> Read:
-    """What ``use`` makes of the directory at ``path``, every byte of which is as it was written.
+    """The result of ``use`` on the directory at ``path``, every byte of it checked.
 
     Where another save has taken its place meanwhile, that one is read: never parts of both.
 
@@ -237,7 +237,7 @@ def _is_around(folder: str, other: str) -> bool:
 
 
 def _made(target: str) -> tuple[Path, int]:
-    """A new directory beside ``target``, and what is locked for as long as it is written.
+    """A new directory beside ``target``, and the descriptor that is locked while it is written.
 
     What killed saves to the same path have left is removed: nobody holds its lock.
     """

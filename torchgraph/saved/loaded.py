@@ -28,7 +28,7 @@ _LISTED = 20
 
 
 class LoadedGraph:
-    """What `torchgraph.load` makes of a directory: call it as the Graph was called.
+    """A Graph that `torchgraph.load` made from a directory: call it as the Graph was called.
 
     Every call is one step: it trains where the Graph did, on weights that are its own. Nothing is
     recorded here: a call that no saved program serves is an error. ``state_dict()`` fits the Graph
@@ -56,7 +56,7 @@ class LoadedGraph:
     # --- running ----------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One step, as the Graph that was saved takes it.
+        """Run one step, as the Graph that was saved does.
 
         Raises:
             CallNotSaved: no program that was saved serves it; nothing was changed.
@@ -110,7 +110,7 @@ class LoadedGraph:
     # --- state ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What ``Graph.state_dict()`` of the Graph would be, to load there: live tensors."""
+        """The state as ``Graph.state_dict()`` returns it, to load there: live tensors."""
         with self.lock:
             train = self._state[TRAIN]
             train.update(step=self._progress.step, calls=self._progress.entry)
@@ -172,7 +172,7 @@ class LoadedGraph:
         return list(found.values())
 
     def _scaler_leaves(self, state: Mapping[str, Any]) -> list[tuple[str, Leaf]]:
-        """What a GradScaler keeps, with its key in the scaler's own state."""
+        """The states of a GradScaler, each with its key in the scaler's own state."""
         named = [(key, leaf) for leaf in self._leaves() if (key := scaler_key(leaf.fqn))]
         pairs = ((key if key in state else f"_{key}", leaf) for key, leaf in named)
         return [(key, leaf) for key, leaf in pairs if key in state]
@@ -212,7 +212,7 @@ class LoadedGraph:
         return [float(group["lr"]) for opt in self._optimizers for group in opt.param_groups]
 
     def parts(self) -> Parts:
-        """What there is to save of it, as it is now; GraphBroken after half a step."""
+        """The parts to save, as they are now; GraphBroken after half a step."""
         self._check_whole()
         return Parts(
             self._parts.name,
@@ -268,7 +268,7 @@ def _problems(own: Mapping[str, Any], given: object) -> list[str]:
 
 
 def _unlike(path: str, own: Any, given: Any) -> list[str]:
-    """Where ``given`` has other keys, or other kinds of values, than ``own``."""
+    """The places where ``given`` has other keys, or other kinds of values, than ``own``."""
     if isinstance(own, list) and isinstance(given, (list, tuple)) and len(own) == len(given):
         own, given = dict(enumerate(own)), dict(enumerate(given))
     if not isinstance(own, dict) or not isinstance(given, Mapping):

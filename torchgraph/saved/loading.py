@@ -53,7 +53,7 @@ _KINDS = (
 def load(
     path: str | os.PathLike[str], *, trust_compiled: bool = False, ops: Collection[str] = ()
 ) -> Any:
-    """What `save` wrote: a `LoadedGraph` of a directory, a state of a file. OneFlow: ``load``.
+    """Load what `save` wrote: a `LoadedGraph` of a directory, a state of a file. OneFlow: ``load``.
 
     Nothing is unpickled or imported, no source is run: programs are lists of torch's ops, and what
     is loaded calls those and no others. Nothing comes back unless each byte is as it was written.
@@ -109,7 +109,7 @@ def _state(place: str) -> Any:
 
 
 class _Loading:
-    """One directory on its way to a Graph."""
+    """The loading of a Graph from one directory."""
 
     def __init__(self, directory: Directory, namespaces: frozenset[str]) -> None:
         content = json.loads(directory.text(PROGRAM))
@@ -155,7 +155,7 @@ class _Loading:
         return LoadedGraph(parts, self._inputs, optimizers, stepped)
 
     def _find_leaves(self, state: Any) -> None:
-        """The states; those that are in ``state`` lie there."""
+        """Find the states in ``state``, or among the weights where they lie nowhere in it."""
         values = self._weights["leaves"]
         for name, role, key, place in self._about["leaves"]:
             if place is None:
@@ -246,7 +246,7 @@ def _walked(state: Any, place: Place) -> Any:
 
 
 def _signed(parameters: Any) -> Any:
-    """A function of these parameters: what binds arguments looks at nothing else."""
+    """A function with these parameters, for code that binds arguments by its signature."""
 
     def build() -> None:
         """Stands for the `build` of the Graph that was saved."""

@@ -1,4 +1,4 @@
-"""What a node of a program from a file may be: nothing in it reaches Python as more than a name.
+"""Checks of nodes read from a file: none reaches Python as more than a name.
 
 Programs become source that is run. So names are names, keywords are those of an op's schema, and an
 op writes into nothing and knows no files.

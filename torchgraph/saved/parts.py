@@ -1,4 +1,4 @@
-"""What there is to save of a Graph: programs that serve it now, its state, its schedules."""
+"""The parts of a Graph to be saved: programs that serve it now, its state, its schedules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Place = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Parts:
-    """What the files of a Graph hold."""
+    """The contents of a Graph's files."""
 
     name: str
     class_name: str
@@ -34,12 +34,12 @@ class Parts:
     options: Options
     replays: tuple[Replay, ...]
     state: Mapping[str, Any]
-    """What `Graph.state_dict` gives: live tensors."""
+    """The result of `Graph.state_dict`: live tensors."""
     places: Mapping[int, Place]
     """id of a dict that holds numbers of an optimizer -> where its like is in ``state``."""
     schedules: tuple[dict[str, object], ...]
     default_dtype: torch.dtype
-    """That of tensors for which the programs name none."""
+    """The default dtype under which the programs were recorded."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def as_saved(default_dtype: torch.dtype) -> Iterator[None]:
 
 
 def parts_of(graph: Running) -> Parts:
-    """What is to be saved of ``graph``, as it is now.
+    """The parts of ``graph`` to save, as it is now.
 
     Raises:
         NotSavable: it has no confirmed program, or holds what no file can.

@@ -33,7 +33,7 @@ class WrittenProgram:
     tree: object
     """Plain values of JSON."""
     constants: Constants
-    """What its ``get_attr`` nodes read."""
+    """The constants that ``get_attr`` nodes read."""
 
 
 def written(program: Program) -> WrittenProgram:
@@ -170,7 +170,7 @@ def _node(gm: fx.GraphModule, node: fx.Node, constants: Constants, prefix: str) 
 
 @dataclass(frozen=True)
 class _Row:
-    """What an `Each` is made of."""
+    """The plain form of an `Each`."""
 
     name: str
     rows: tuple[str, ...]

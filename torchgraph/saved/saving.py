@@ -100,7 +100,7 @@ def _text(content: str, file: BinaryIO) -> None:
 
 
 def _manifest(parts: Parts, files: Mapping[str, object]) -> dict[str, object]:
-    """What is in the directory, for people."""
+    """The manifest of a saved directory, for people."""
     held = {leaf.fqn: leaf.value for one in parts.replays for leaf in one.leaves}
     tensors = [value for value in held.values() if isinstance(value, torch.Tensor)]
     has_code = any(name.startswith(directory.COMPILED) for name in files)
@@ -156,7 +156,7 @@ class _Leaves:
 
 
 class _Program:
-    """One program of a Graph, to be written."""
+    """A program of a Graph in its form for a file."""
 
     def __init__(self, replay: Replay, number: int) -> None:
         captured = replay.captured
@@ -193,7 +193,7 @@ class _Program:
 
 
 def _kept(value: object) -> object:
-    """An argument to write; who reads it knows which parameters `build` does not read."""
+    """The argument as it is written: None for a parameter that `build` does not read."""
     return None if value is UNREAD else value
 
 
@@ -241,13 +241,13 @@ def _check_places(found: dict[str, object], tensors: int, returned: int) -> None
 
 
 def _sharing(replay: Replay) -> object:
-    """Which arguments lie in one memory: part of the key of the calls that it serves."""
+    """The arguments that share memory: part of the key of the calls that the program serves."""
     assert replay.example is not None
     return replay.example.key[-1]
 
 
 def _taken(replay: Replay) -> list[TensorMeta]:
-    """What the tensors of a call are like; those of a program are of one micro-batch."""
+    """The metadata of a call's tensors; a program's own are those of one micro-batch."""
     assert replay.example is not None
     specs = replay.captured.program.signature.roles(Role.INPUT)
     pairs = zip(replay.example.tensors, specs, strict=True)

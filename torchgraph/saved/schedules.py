@@ -33,7 +33,7 @@ _KINDS: dict[str, type[LRScheduler]] = {
 
 
 def described(scheduler: LRScheduler, optimizers: Sequence[Optimizer]) -> dict[str, object]:
-    """What `rebuilt` needs besides the scheduler's state.
+    """The description of a scheduler that `rebuilt` needs besides its state.
 
     Raises:
         NotSavable: it is of the user's class, or calls functions.
@@ -70,7 +70,7 @@ def _blank(about: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> LRSched
 
 
 def optimizer_over(groups: list[dict[str, Any]]) -> Optimizer:
-    """What a schedule takes for an optimizer: these param groups, and no parameters."""
+    """An optimizer for a schedule, with these param groups and no real parameters."""
     optimizer = torch.optim.SGD([{"params": [torch.zeros(1)]} for _ in groups], lr=0.0)
     optimizer.param_groups = groups
     return optimizer

@@ -1,4 +1,4 @@
-"""What is in a saved directory, for people: what it takes, returns, holds and computes."""
+"""The presentation of a saved directory: its inputs, outputs, states and ops."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class _Module:
     children: dict[str, _Module] = field(default_factory=dict)
 
     def at(self, path: str) -> Iterator[_Module]:
-        """This one and those on the way to ``path``, which are made where they are missing."""
+        """Yield this module and those on the path to ``path``, created where missing."""
         yield self
         here = self
         for part in filter(None, path.split(".")):

@@ -1,4 +1,4 @@
-"""What programs are made of besides plain values, for files: ops, kinds, fake tensors, records."""
+"""File forms of a program's ops, kinds, fake tensors and records."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _OPTIMIZERS: dict[str, type] = {
 
 
 def writers() -> Writers:
-    """How to write them."""
+    """The functions that write values of each type to plain form."""
     found: dict[type, Callable[[Any], tuple[str, object]]] = {
         fx.Node: lambda node: ("node", node.name),
         FakeTensor: _fake,
@@ -133,7 +133,7 @@ def writers() -> Writers:
 
 
 def readers(mode: FakeTensorMode, namespaces: frozenset[str]) -> dict[str, Callable[[Any], object]]:
-    """How to read them.
+    """The functions that read values back from plain form, by tag.
 
     Args:
         mode: what fake tensors are made in.
@@ -174,7 +174,7 @@ def readers(mode: FakeTensorMode, namespaces: frozenset[str]) -> dict[str, Calla
 
 
 def with_nodes(readers: Readers, nodes: Mapping[str, fx.Node]) -> Readers:
-    """The same where nodes are named."""
+    """Readers that also resolve nodes by their names."""
     return {**readers, "node": nodes.__getitem__}
 
 
@@ -198,7 +198,7 @@ def op_of(name: str, namespaces: frozenset[str]) -> OpOverload:
 
 
 def _may_be_called(op: OpOverload) -> bool:
-    """False for what reaches further, and for TorchScript's own: ``aten::save`` has no kernel."""
+    """False for ops on a deny list, and for ops of TorchScript alone, as ``aten::save``."""
     return schema_of(op).name not in _NOT_CALLED and is_dispatched(op.name())
 
 

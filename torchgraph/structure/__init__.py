@@ -1,4 +1,4 @@
-"""How any object is taken apart, compared, and put together with other tensors.
+"""Structure: any object taken apart, compared, and rebuilt with other tensors.
 
 Touches: objects as they are, without their code.
 Never: a call of the user's functions, a program.

@@ -20,7 +20,7 @@ Arguments = tuple[tuple[object, ...], dict[str, object]]
 
 
 class Contents:
-    """What each object among the arguments of a call holds when this is made."""
+    """The contents of each object among a call's arguments, read when this is made."""
 
     def __init__(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._apart = Apart()
@@ -72,7 +72,7 @@ class Contents:
         return any(first <= address < last for first, last in spans)
 
     def path(self, number: int) -> str:
-        """Where an object was found."""
+        """The path at which an object was found."""
         return self._apart.paths[number]
 
     @contextmanager
@@ -146,7 +146,7 @@ def with_ends(tensors: Sequence[object], ended: Iterable[int]) -> list[object]:
 
 
 class Returned:
-    """What `build` returned, and what it did to its arguments: all but the tensors themselves."""
+    """The value that `build` returned and its changes to arguments, except the tensors."""
 
     def __init__(self, returned: object, contents: Contents | None) -> None:
         """Raises Unfit, with its path: something was returned in which no tensor can be found."""
@@ -155,7 +155,7 @@ class Returned:
         apart = Apart(known, unique=True, numbers=True)
         self._root = apart.root(returned, "")
         self.count = len(apart.tensors)
-        """How many tensors were returned. Those after them went into arguments."""
+        """The number of returned tensors. Those after them went into arguments."""
         self._edits: list[tuple[int, str, list[Part]]] = []
         if contents is not None:
             apart.known = contents.known
@@ -169,17 +169,17 @@ class Returned:
         self._prepare()
         self.tensors: list[Any] = apart.tensors
         self.ended: tuple[int, ...] = ()
-        """Which of them come with a history in eager, and have none here."""
+        """The positions of tensors that have a history in eager, and none here."""
 
     def forget(self) -> list[Any]:
-        """The tensors, which nobody else keeps then."""
+        """Return the tensors and drop the references to them."""
         tensors, self.tensors = self.tensors, []
         return tensors
 
     def made(
         self, tensors: Sequence[object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """What a call with these arguments returns; the same is done to the arguments."""
+        """The returned value of a call with these arguments, to which its changes are applied."""
         if self.ended:
             tensors = with_ends(tensors, self.ended)
         if self._make is not None:
@@ -194,11 +194,11 @@ class Returned:
     def example(
         self, tensors: Sequence[object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """What a call with these arguments returns, for tensors without a history."""
+        """The returned value of a call with these arguments, for tensors without a history."""
         return self._done(tensors, Contents(args, kwargs))
 
     def made_first(self, tensors: Sequence[object], contents: Contents | None) -> object:
-        """The same for the call whose own objects these are: new tensors are in them already."""
+        """The returned value of the recorded call, whose arguments hold new tensors already."""
         return self._done(with_ends(tensors, self.ended), contents, originals=True)
 
     def _done(
@@ -214,7 +214,7 @@ class Returned:
         return made
 
     def shown(self, tensors: Sequence[object]) -> object:
-        """What is returned, with names where arguments are."""
+        """The returned structure, with placeholders for arguments."""
         count = 1 + max((n.number for _, n in self._nodes() if isinstance(n, Given)), default=-1)
         given: list[Any] = [Argument()] * count
         return Together(tensors, given, given).root(self._root)
@@ -229,11 +229,11 @@ class Returned:
                 yield path, one, two
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """(path, text) of those in it."""
+        """(path, text) of the strings in the returned value."""
         return ((path, leaf) for path, leaf in self._nodes() if isinstance(leaf, str))
 
     def freeze(self, other: Returned) -> None:
-        """Both calls gave the same: an object that is one in both was made by neither."""
+        """Mark objects found in the results of both calls: neither call made them."""
         for (_, one), (_, two) in zip(self._nodes(), other._nodes(), strict=True):
             hold(one, two)
         for found in (self, other):

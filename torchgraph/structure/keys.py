@@ -184,7 +184,7 @@ def _held(value: object) -> list[object]:
 
 
 _LOOK = 1000
-"""How many parts of an opaque object are looked at, at each call."""
+"""The most parts of an opaque object that are compared at each call."""
 
 
 def _is_set(cell: types.CellType) -> bool:

@@ -56,14 +56,14 @@ class SameAsItem(NamedTuple):
 
 
 class Kind:
-    """How objects of one class are taken apart and made again: here, by their attributes alone."""
+    """The rule to take objects of a class apart and rebuild them; this one uses attributes."""
 
     mutable = True
     is_array = False
     late = False
     """True when its parts are hashed: they have to be whole before they go in."""
     whole = False
-    """The same of an object that is made of its parts at once."""
+    """True when an object is made of its parts at once."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -82,7 +82,7 @@ class Kind:
         return found + own
 
     def blank(self, parts: Iterable[Part]) -> object:
-        """An object without parts; those to come say how it is made."""
+        """A new object without parts, to be filled; ``parts`` may decide how it is made."""
         return self.new(self.cls)
 
     def refill(self, value: object, parts: list[Part]) -> None:
@@ -293,7 +293,7 @@ _SMALL = 4096
 
 
 class ArrayContent(NamedTuple):
-    """What a NumPy array holds."""
+    """The content of a NumPy array."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -308,13 +308,13 @@ class ArrayContent(NamedTuple):
         return cls(array.dtype.str, array.shape, array.strides, data)
 
     def array(self) -> Any:
-        """A new one."""
+        """A new array with this content."""
         numpy = sys.modules["numpy"]
         return numpy.frombuffer(self.data, self.dtype).reshape(self.shape)
 
 
 def span(array: Any) -> tuple[int, int]:
-    """Where the memory of a NumPy array begins and ends."""
+    """The start and end address of a NumPy array's memory."""
     first = last = int(array.ctypes.data)
     for size, stride in zip(array.shape, array.strides, strict=True):
         first, last = first + min(0, (size - 1) * stride), last + max(0, (size - 1) * stride)
@@ -354,7 +354,7 @@ class _Registered(_Fixed):
 
 
 class Nothing:
-    """What a weak reference to nothing once pointed to."""
+    """The class of the freed target of a weak reference that stands for dead ones."""
 
 
 _DEAD = weakref.ref(Nothing())
@@ -385,15 +385,15 @@ _BY_IDENTITY = (
     *(Itself, type, types.ModuleType, types.FunctionType, enum.Enum, logging.Logger),
     *(nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
 )
-"""One of these is the same or another one; what it holds is watched elsewhere, if at all."""
+"""Types compared by identity: their contents are watched elsewhere, if at all."""
 SYMBOLS = (torch.SymInt, torch.SymFloat)
 """Numbers that move, while a step is recorded."""
 OPAQUE = (Iterator, Coroutine, io.IOBase)
-"""What these will give is nowhere to be found."""
+"""Types whose future values cannot be known."""
 
 
 def kind_of(cls: type) -> Kind | None:
-    """How objects of a class are taken apart; None for those that are leaves."""
+    """The kind of a class's objects; None for those that are leaves."""
     # A class that a function makes may hold what is around it, and is kept by nobody.
     return _known_kind_of(cls) if "<locals>" not in cls.__qualname__ else _kind_of(cls)
 

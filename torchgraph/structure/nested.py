@@ -9,7 +9,7 @@ _Kind = TypeVar("_Kind")
 
 
 def map_nested(value: object, kind: type[_Kind], replace: Callable[[_Kind], object]) -> Any:
-    """The same with each value of one kind replaced; other objects are left as they are."""
+    """A copy with each value of one kind replaced; other objects are left as they are."""
     if isinstance(value, kind):
         return replace(value)
     if type(value) is dict:

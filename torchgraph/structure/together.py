@@ -92,7 +92,7 @@ class Together:
         return node.original
 
     def _fill(self) -> None:
-        """Fill what is still empty; last are those that hash their parts.
+        """Fill objects that are still empty; those that hash their parts come last.
 
         What holds an object that has just been begun stays empty until there is one.
         """
@@ -166,7 +166,7 @@ def _assembled(kind: Kind, parts: list[Part], makers: list[Maker]) -> Maker:
 def map_tensors(
     value: object, replace: Callable[[torch.Tensor], object], *, unique: bool = False
 ) -> object:
-    """The same structure, of new objects, with each tensor replaced; one at two places once."""
+    """A structure of new objects with each tensor replaced; one at two places only once."""
     apart = Apart(unique=unique)
     root = apart.root(value, "")
     return Together([replace(tensor) for tensor in apart.tensors]).root(root)

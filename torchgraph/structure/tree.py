@@ -35,7 +35,7 @@ class Given(Node):
 
 @dataclass(eq=False, slots=True)
 class HeldObject(Node):
-    """An object that stands for itself, whatever is in it."""
+    """An object kept as it is, not taken apart."""
 
     value: object
 
@@ -91,7 +91,7 @@ class Apart:
         self.objects: list[tuple[object, Made]] = []
         """Each object that is no leaf, before what is in it."""
         self.paths: list[str] = []
-        """Where each of them was found."""
+        """The path at which each object was found."""
         self.known = known or {}
         self._unique, self._held, self._numbers = unique, held, numbers
         self._slots: dict[int, Slot] = {}
@@ -213,7 +213,7 @@ def hold(one: object, other: object) -> None:
 
 
 def hold_in(one: object, other: object) -> None:
-    """The same of two nodes and all in them, of one structure."""
+    """Apply `hold` to the leaves of two nodes of one structure."""
     for (_, mine), (_, its) in zip(leaves_of(one), leaves_of(other), strict=True):
         hold(mine, its)
 

@@ -16,7 +16,7 @@ from ..listening import not_listening
 
 _dist: Any = torch.distributed  # its types leave out what begins with an underscore
 _BROADCAST_BYTES = 250 * 1024 * 1024
-"""How much DDP broadcasts at a time."""
+"""The bytes that DDP broadcasts at a time."""
 
 
 @functools.cache
@@ -39,13 +39,13 @@ def begin_sum(tensor: torch.Tensor, group: str) -> torch.Tensor:
 
 
 def begin_broadcast(tensor: torch.Tensor, source: int, group: str) -> torch.Tensor:
-    """Begin to hand out that of the rank ``source``, which counts within the group; then `wait`."""
+    """Begin to broadcast the tensor of the group's rank ``source``; `wait` has to follow."""
     found: torch.Tensor = ops().broadcast(tensor, source, group)
     return found
 
 
 def gathered(tensor: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
-    """Those of all ranks one after the other: ``(n, ...)`` becomes ``(ranks * n, ...)``."""
+    """The tensors of all ranks concatenated: ``(n, ...)`` becomes ``(ranks * n, ...)``."""
     return wait(ops().all_gather_into_tensor(tensor, ranks, group))
 
 
@@ -55,7 +55,7 @@ def scattered_sum(tensor: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
 
 
 def reduced(tensor: torch.Tensor, op: str, group: str) -> torch.Tensor:
-    """``"sum"``, ``"max"`` ... of those of all ranks."""
+    """The tensor reduced over all ranks by ``op``: ``"sum"``, ``"max"``, ..."""
     return wait(ops().all_reduce(tensor, op, group))
 
 
@@ -92,7 +92,7 @@ _OPTIONS = ("AllreduceOptions", "ReduceScatterOptions")
 
 @contextmanager
 def communication_noted() -> Iterator[None]:
-    """In the block, `reduction` knows how the reduction that runs combines what it is given.
+    """Note the reduce op of each collective in the block, for `reduction`.
 
     What an op is called with does not tell. What a wait copies, Gloo's of a reduce-scatter, is part
     of the collective and not heard.
@@ -127,7 +127,7 @@ def communication_noted() -> Iterator[None]:
 
 
 def reduction() -> str | None:
-    """How the reduction that has just begun combines: ``"sum"``; None where nobody knows."""
+    """The reduce op of the collective that has just begun: ``"sum"``; None where unknown."""
     if not _noted:
         return None
     how = _noted.pop().reduceOp
@@ -146,12 +146,12 @@ def unboxed(group: object) -> Any:
 
 
 def is_begun(op: Any) -> bool:
-    """True for a functional collective, which begins what is waited for later."""
+    """True for a functional collective that begins communication, to be waited for later."""
     return getattr(op, "namespace", "") == "_c10d_functional" and not is_wait(op)
 
 
 def is_wait(op: Any) -> bool:
-    """True for the op that waits for one."""
+    """True for the op that waits for a functional collective."""
     return getattr(op, "namespace", "") == "_c10d_functional" and "wait_tensor" in op.name()
 
 

@@ -1,4 +1,4 @@
-"""What a `DistributedDataParallel` keeps to itself: its parameters, buckets, and what hooks it."""
+"""Private state of a `DistributedDataParallel`: its parameters, buckets, hooks."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _dist: Any = torch.distributed  # its types leave out what begins with an unders
 
 
 def parameters_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """Those that it averages."""
+    """The parameters whose gradients ``ddp`` averages."""
     held: list[torch.Tensor] = ddp._module_parameters
     return [parameter for parameter in held if parameter.requires_grad]
 
 
 def buffers_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """Those that it broadcasts."""
+    """The buffers that ``ddp`` broadcasts."""
     ignored = ddp.parameters_to_ignore
     return [buffer for name, buffer in ddp.module.named_buffers() if name not in ignored]
 
 
 def bucket_bytes_of(ddp: DistributedDataParallel) -> tuple[int, int]:
-    """Bytes of its first bucket, and of the others."""
+    """The bytes of the first bucket of ``ddp``, and of the others."""
     most = int(ddp.bucket_bytes_cap)
     return min(_dist._DEFAULT_FIRST_BUCKET_BYTES, most), most
 
 
 def why_not(ddp: DistributedDataParallel) -> str:
-    """What of it no other reducer does, in words; empty for nothing."""
+    """The first feature of ``ddp`` that no other reducer has, in words; empty for none."""
     found: dict[str, Any] = {
         "a communication hook (register_comm_hook)": getattr(ddp, "_comm_hooks", ()),
         "a hook for buffers": hasattr(ddp, "buffer_hook"),
@@ -49,12 +49,12 @@ def _python_reducer(ddp: DistributedDataParallel) -> bool:
 
 
 def inside(modules: Iterator[nn.Module]) -> list[DistributedDataParallel]:
-    """Those among modules."""
+    """The DDP wrappers among modules."""
     return [module for module in modules if isinstance(module, DistributedDataParallel)]
 
 
 def renew(ddp: DistributedDataParallel) -> None:
-    """Give it a reducer that has counted nothing yet, where it goes by what its hooks count."""
+    """Give ``ddp`` a fresh reducer where its hooks' counts decide what it does."""
     static = ddp.static_graph
     if not static and not ddp.find_unused_parameters:
         return

@@ -36,7 +36,7 @@ class Sharded:
     dim: int
     """Along which it is cut."""
     inner: Any
-    """How what is gathered lies over a mesh of its own, as `layout_of` gives it; else None."""
+    """The layout of the gathered value over another mesh, as `layout_of` gives it; else None."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Together:
 
     @property
     def groups(self) -> tuple[Any, Any]:
-        """The process group over which they lie in parts, and that of the ranks with equal parts.
+        """The process group that shards the parameters, and that of the ranks with equal shards.
 
         None in place of the second where there is no other such rank.
         """
@@ -57,13 +57,13 @@ class Together:
 
     @property
     def precision(self) -> tuple[torch.dtype | None, torch.dtype | None]:
-        """What modules compute in, and what gradients are added up in; None: as they are."""
+        """The dtypes of computation and of gradient reduction; None: unchanged."""
         policy = self._held.mp_policy
         return policy.param_dtype, policy.reduce_dtype
 
     @property
     def divisor(self) -> float | None:
-        """What sums of gradients are divided by; None: the number of ranks."""
+        """The divisor of gradient sums; None: the number of ranks."""
         found: float | None = getattr(self._held, "gradient_divide_factor", None)
         return found
 
@@ -78,7 +78,7 @@ class Together:
         return bool(self._held.reduce_grads)
 
     def why_not(self) -> str:
-        """What was asked of `fully_shard` that nobody else can do; empty for nothing."""
+        """The option of `fully_shard` that is not supported; empty for none."""
         if getattr(self._held.offload_policy, "pin_memory", None) is not None:
             return "with an offload policy"
         if not hasattr(self._held.mesh_info, "shard_process_group"):
@@ -87,7 +87,7 @@ class Together:
 
 
 def wrapped(modules: Iterable[nn.Module]) -> list[Any]:
-    """Those among ``modules`` that `fully_shard` was called on."""
+    """The modules that `fully_shard` was called on."""
     loaded = sys.modules.get(_FSDP)
     if loaded is None:
         return []
@@ -95,7 +95,7 @@ def wrapped(modules: Iterable[nn.Module]) -> list[Any]:
 
 
 def groups_of(modules: Iterable[Any]) -> list[Together]:
-    """What each of these wrapped modules gathers, in their order."""
+    """The parameter groups of these wrapped modules, in their order."""
     found = []
     for module in modules:
         state = module._get_fsdp_state()
@@ -141,7 +141,7 @@ def hooks_at_rest(modules: Sequence[Any]) -> Iterator[None]:
 
 
 def _numbers(handle: Any) -> list[int]:
-    """The numbers of one hook, or of those of several modules that were wrapped together."""
+    """The ids of a hook's handle, or of the handles of modules that were wrapped together."""
     return [one.id for one in getattr(handle, "handles", (handle,))]
 
 

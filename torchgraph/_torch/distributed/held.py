@@ -1,4 +1,4 @@
-"""Tensors of torch.distributed that hold another one: DTensor, and what a collective will give.
+"""Tensor wrappers of torch.distributed: DTensor, and the pending result of a collective.
 
 Importing this file loads neither; a tensor of such a class says that it is loaded.
 """
@@ -35,7 +35,7 @@ def is_dtensor(value: object) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What lies in this process: the local part of a DTensor, else the tensor itself.
+    """The local part of a DTensor or of another wrapper; other tensors themselves.
 
     A collective that is under way is waited for.
     """
@@ -46,7 +46,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def layout_of(tensor: torch.Tensor) -> Any:
-    """How a DTensor lies over its mesh, shape and strides of the whole included; else None."""
+    """The DTensorSpec of a DTensor, with the whole's shape and strides; else None."""
     held: Any = tensor
     return held._spec if is_dtensor(tensor) else None
 

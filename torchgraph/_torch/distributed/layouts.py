@@ -1,4 +1,4 @@
-"""DTensor, loaded when it is first used, and what of it has no public name."""
+"""DTensor, loaded on first use, with its private parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def dtensor() -> Any:
 
 
 def waited(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor``, or what it will be where a collective is under way."""
+    """``tensor``, or the result of the collective that it is pending for."""
     module: Any = sys.modules.get(_FUNCTIONAL)
     if module is not None and isinstance(tensor, module.AsyncCollectiveTensor):
         found: torch.Tensor = tensor.wait()
@@ -34,13 +34,13 @@ def mesh_of(device: str, ranks: Any) -> DeviceMesh:
 
 
 def coordinate(mesh: DeviceMesh) -> Sequence[int] | None:
-    """Where this rank is in a mesh; None where it is not in it."""
+    """The coordinate of this rank in a mesh; None where it is not in it."""
     found: Sequence[int] | None = mesh.get_coordinate()
     return found
 
 
 def gathered(value: object, group: Any, count: int) -> list[Any]:
-    """What each rank of a group gives, in order."""
+    """The objects that the ranks of a group give, in order."""
     found: list[Any] = [None] * count
     dist.all_gather_object(found, value, group=group)
     return found
@@ -52,7 +52,7 @@ def broadcast_along(tensor: torch.Tensor, mesh: DeviceMesh, dim: int) -> None:
 
 
 def sent(whole: torch.Tensor | None, like: torch.Tensor, source: int, device: str) -> torch.Tensor:
-    """What rank ``source`` has, on every rank of the default process group."""
+    """The tensor of rank ``source``, broadcast over the default process group."""
     if whole is None:
         whole = torch.empty(like.shape, dtype=like.dtype, device=device)
     whole = whole.detach().contiguous().to(device)

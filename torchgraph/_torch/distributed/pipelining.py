@@ -22,31 +22,31 @@ _OTHER = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
 
 
 class Act(NamedTuple):
-    """What a rank does next: ``F``, ``B``, or ``I`` and ``W`` of a split backward."""
+    """An action of a rank: ``F``, ``B``, or ``I`` and ``W`` of a split backward."""
 
     kind: str
     stage: int
     number: int
-    """Which micro-batch."""
+    """The number of the micro-batch."""
 
 
 class Mailbox:
-    """What a stage hands to its neighbours, and what it gets. To be overridden."""
+    """The sends and receives between a stage and its neighbours. To be overridden."""
 
     def forward_sends(self, stage: int, number: int) -> list[dist.P2POp]:
-        """What is sent after a forward."""
+        """The sends after a forward."""
         raise NotImplementedError
 
     def forward_receives(self, stage: int, number: int) -> list[dist.P2POp]:
-        """What is received for a forward."""
+        """The receives before a forward."""
         raise NotImplementedError
 
     def backward_sends(self, stage: int, number: int) -> list[dist.P2POp]:
-        """What is sent after a backward."""
+        """The sends after a backward."""
         raise NotImplementedError
 
     def backward_receives(self, stage: int, number: int) -> list[dist.P2POp]:
-        """What is received for a backward."""
+        """The receives before a backward."""
         raise NotImplementedError
 
 
@@ -63,7 +63,7 @@ def _module() -> Any:
 
 
 def lacks() -> str:
-    """What this torch lacks to run a pipeline; empty where nothing is missing."""
+    """The error that says what this torch lacks for pipelines; empty where nothing is missing."""
     try:
         _module()
     except ImportError as error:
@@ -72,7 +72,7 @@ def lacks() -> str:
 
 
 def order(schedule: str, ranks: int, stages: int, micro_batches: int) -> dict[int, list[Act]]:
-    """What each rank does in one of torch's schedules.
+    """The actions of each rank in one of torch's schedules.
 
     Args:
         schedule: ``"interleaved"``, ``"zero_bubble"`` or ``"zbv"``.
@@ -116,7 +116,7 @@ def runtime(
     mailbox: Mailbox,
     does: Mapping[str, Callable[[int, int, Callable[[], None]], None]],
 ) -> Callable[[], None]:
-    """What runs one step in that order.
+    """A function that runs one step in the given order of actions.
 
     Args:
         orders: what each rank of the group does.

@@ -16,7 +16,7 @@ _SENDING = (
     *(("Shard", "_shard_tensor"), ("_StridedShard", "_shard_tensor")),
     *(("Replicate", "_replicate_tensor"), ("Replicate", "_make_replicate_tensor")),
 )
-"""What makes a DTensor of the whole that one rank has; not all are in each version of torch."""
+"""Functions that make DTensors of one rank's whole; not all are in each version of torch."""
 
 
 def fake_store() -> Any:

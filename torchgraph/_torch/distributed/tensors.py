@@ -20,7 +20,7 @@ def mesh_of(group: str, device_type: str) -> Any:
 
 @functools.cache
 def _mesh_of(group: Any, device_type: str) -> Any:
-    """By the group itself: another one may have its name after it was destroyed."""
+    """A mesh of the group itself: after destruction another group may have its name."""
     return dist.device_mesh.DeviceMesh.from_group(group, device_type)
 
 
@@ -70,7 +70,7 @@ def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None, other: Any) ->
 
 
 def whole_with_history(tensor: torch.Tensor, mesh: Any, inner: Any) -> torch.Tensor:
-    """What a DTensor is when it lies whole over ``mesh``, for autograd.
+    """A DTensor replicated over ``mesh``, as a local tensor with autograd history.
 
     Its gradient is the mean over the ranks of ``mesh``.
 
@@ -93,7 +93,7 @@ def whole_with_history(tensor: torch.Tensor, mesh: Any, inner: Any) -> torch.Ten
 
 
 def laid_out(gradient: torch.Tensor, layout: Any) -> torch.Tensor:
-    """The local part of a gradient that lies as ``layout`` has it; None: it is no DTensor."""
+    """The local part of a gradient redistributed as ``layout``; None: it is no DTensor."""
     if layout is not None and is_dtensor(gradient):
         held: Any = gradient
         gradient = held.redistribute(placements=layout.placements)
@@ -101,7 +101,7 @@ def laid_out(gradient: torch.Tensor, layout: Any) -> torch.Tensor:
 
 
 def cut_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """This rank's part of what all ranks have, laid out as a DTensor is; nothing is sent."""
+    """This rank's part of a tensor that all ranks have, placed as ``like``; nothing is sent."""
     held: Any = like
     here = whole.detach().to(held.device)
     where = held.device_mesh, held.placements
@@ -110,7 +110,7 @@ def cut_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def emptied(tensor: torch.Tensor) -> None:
-    """Give its memory back; what computes with it fails."""
+    """Free the tensor's memory; ops on it fail from then on."""
     if is_dtensor(tensor):
         held: Any = tensor
         held._local_tensor = held._local_tensor.new_empty(0)

@@ -1,4 +1,4 @@
-"""How ops on tensors that hold another one are heard: as the ops that their class makes of them."""
+"""Interception of ops on tensor wrappers: as the ops that the wrapper's class runs."""
 
 from __future__ import annotations
 

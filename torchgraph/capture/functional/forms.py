@@ -39,7 +39,7 @@ def adds_up_by_layout(node: fx.Node) -> bool:
 def value_of(
     mode: FakeTensorMode, op: Target, args: tuple[Argument, ...], kwargs: dict[str, Argument]
 ) -> object:
-    """What an op returns for the fake values of nodes."""
+    """The fake result of an op for the fake values of its arguments."""
     value = evaluate(mode, op, *with_values((args, kwargs)))
     if op is aten.uniform.default:  # its fake kernel keeps gaps
         with mode:
@@ -72,7 +72,7 @@ def name_of(node: object) -> str:
 
 
 def steps(tensor: torch.Tensor) -> list[object]:
-    """The strides that a kernel goes by: of images all, else those from element to element."""
+    """The strides that a kernel depends on: all for images, else those of sizes other than 1."""
     sizes = zip(tensor.stride(), tensor.shape, strict=True)
     image = tensor.ndim > 3
     return [stride for stride, size in sizes if image or type(size) is not int or size != 1]

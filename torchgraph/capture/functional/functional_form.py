@@ -242,8 +242,7 @@ class _Copy:
         return new
 
     def _like_written(self, node: fx.Node) -> torch.Tensor | None:
-        """What the functional form of a plain in-place op returns, where that is sure: no kernel
-        is asked, most nodes of an update are such ops."""
+        """The fake result of a plain in-place op's functional form, no kernel asked; else None."""
         written = effects.written_values(op_of(node), node.args)
         if len(written) != 1 or not isinstance(written[0], fx.Node):
             return None
@@ -322,7 +321,7 @@ def _tensor(value: torch.Tensor) -> _Tensor:
 
 
 def _reading(value: torch.Tensor) -> tuple[object, ...]:
-    """What the bytes of a tensor are taken for."""
+    """The interpretation of a tensor's bytes."""
     return value.dtype, value.is_conj(), value.is_neg()
 
 

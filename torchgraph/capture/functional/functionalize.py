@@ -72,7 +72,7 @@ _AS_VIEWS: dict[object, OpOverload] = {
     torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
     torch.ops.aten.unsafe_chunk.default: torch.ops.aten.chunk.default,
 }
-"""What they are in eager. `torch.func.functionalize` takes their parts for copies."""
+"""The view op that runs in eager. `torch.func.functionalize` takes its parts for copies."""
 
 
 class _Numbers(TorchDispatchMode):
@@ -174,7 +174,7 @@ class _Replayer:
         return self._number(node, args, kwargs, hint)
 
     def _update(self, own: OpOverload, args: Any, kwargs: object, stamp: Stamp) -> None:
-        """``copy_`` of what our op returns: functionalization knows no in-place ops but torch's."""
+        """Run our op's functional form and ``copy_``: functionalization lacks its in-place form."""
         written = effects.written_values(own, args)
         if len({id(tensor) for tensor in written}) < len(written):
             raise UnsupportedOptimizer(
@@ -326,7 +326,7 @@ def _alias_of(leaf: Leaf, owners: dict[int, str]) -> str | None:
 
 
 def _drop_absent(graph: fx.Graph) -> None:
-    """make_fx also unpacks results that are None: a bias gradient of a convolution without bias."""
+    """Erase unpacked results that are None, such as the bias gradient without a bias."""
     for node in reversed(list(graph.nodes)):
         absent = node.op == "call_function" and "val" not in node.meta and not node.users
         if absent and not effects.of(node).expects:  # a predicate has no value either

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 def keep_strides(graph: fx.Graph, mode: FakeTensorMode) -> None:
-    """Split such writes of a recorded graph in two.
+    """Split writes whose functional form would change the strides into two nodes.
 
     Raises:
         LostWrite: one has no functional form that can be copied, or none with its bits.
@@ -54,7 +54,7 @@ def _keep(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode) -> None:
 
 
 def _is_whole_and_not_dense(written: Any) -> bool:
-    """What writes a part of some memory keeps the strides of the whole."""
+    """True for a write of a whole non-dense tensor; a write of a part keeps strides."""
     value = written.meta.get("val") if isinstance(written, fx.Node) else None
     if not isinstance(value, torch.Tensor) or is_dense(value):
         return False
@@ -69,7 +69,7 @@ def _has_gaps(node: fx.Node) -> bool:
 
 
 def _root(node: fx.Node) -> fx.Node:
-    """What ``node`` is a view of."""
+    """The base that ``node`` is a view of."""
     while sources := alias_sources(node):
         if not isinstance(sources[0].meta.get("val"), torch.Tensor):
             return node

@@ -1,4 +1,4 @@
-"""Writes of which `torch.func.functionalize` makes something else: no program is made of them.
+"""Writes that `torch.func.functionalize` translates wrongly, for which no program is made.
 
 Elements outside of all windows of ``unfold`` become zero. Of lists in which one item lies in the
 memory of another, what was written for the first is lost. ``sum(x, out=y)`` adds in the dtype of
@@ -22,11 +22,11 @@ aten = torch.ops.aten
 
 
 class LostWrite(Exception):
-    """Names the op. The step runs in eager."""
+    """Names the op that writes. The step runs in eager."""
 
 
 def refuse(graph: fx.Graph) -> None:
-    """Look through a recording.
+    """Search a recording for writes that functionalization would lose.
 
     Raises:
         LostWrite: it writes in a way that would not be followed.

@@ -1,4 +1,4 @@
-"""What ``as_strided`` shows of a view, as slices and selects.
+"""Slices and selects equal to an ``as_strided`` of a view.
 
 Autograd writes the gradient of a part so, where the part is not of the tensor that is written but
 of its real and imaginary numbers. `torch.func.functionalize` follows ``as_strided`` of no view.
@@ -39,7 +39,7 @@ def parts(
 
 
 def _first(source: torch.Tensor, distance: int) -> list[int] | None:
-    """Where the element lies that is so far from the first; None where there is none."""
+    """The index of the element at ``distance`` from the first; None where there is none."""
     found = [0] * source.ndim
     for dim in sorted(range(source.ndim), key=source.stride, reverse=True):
         if source.shape[dim] > 1 and source.stride(dim):

@@ -23,21 +23,21 @@ from .row_keys import Row
 
 
 class Bodies:
-    """Those of one optimizer's step."""
+    """The row bodies of one optimizer's step."""
 
     def __init__(self, tape: Tape, step: OptimizerStep, leaves: dict[int, Leaf]) -> None:
         self._tape = tape
         self._step = step
         self._leaves = leaves
         self._numbers: dict[int, object] = {}
-        """What numbers were, by value."""
+        """Recorded numbers, by value."""
 
     def of(self, rows: Sequence[Row]) -> Program | None:
-        """Written for the largest row; None where its ops have no functional form."""
+        """The body for these rows, from the largest; None where an op has no functional form."""
         return self._body(max(rows, key=lambda row: self._bytes(row.inputs)))
 
     def number(self, index: int) -> Any:
-        """What a number was in the recorded step."""
+        """The value of a number in the recorded step."""
         if index in self._leaves:
             return self._leaves[index].value
         if not self._numbers:
@@ -71,7 +71,7 @@ class Bodies:
         return program if _keeps_layouts(program) else None
 
     def _inputs(self, values: Sequence[int], parameter: str) -> list[tuple[Leaf, int]]:
-        """What stands for the body's inputs, with names of their own."""
+        """The stand-ins for the body's inputs, with unique names."""
         met: set[str] = set()
         leaves = []
         for index in values:

@@ -1,4 +1,4 @@
-"""What Python looked at while an optimizer stepped, computed apart from the rows of the step.
+"""Values that Python read during an optimizer's step, computed apart from the step's rows.
 
 RAdam asks each parameter's step counter whether the variance is known. The answer is the same for
 all rows of a kind, and it has to be looked for before any row is done.
@@ -25,12 +25,12 @@ class Lookouts:
         """The layouts of the values of the tape, then those of the copies."""
         self.entries: list[Entry] = []
         self.copies: dict[int, int] = {}
-        """What Python looked at -> what stands for it."""
+        """The index of a value that Python read -> the index of its copy."""
         known = (layout.storage for layout in tape.layouts if layout is not None)
         self._storages = count(max(known, default=0) + 1)
 
     def add(self, row: Row, looked_at: Iterable[int], counters: set[int]) -> bool:
-        """With numbers that Python looked at of a row; False where counters do not give them.
+        """Add the computation of a row's looked-at numbers; False where counters do not give them.
 
         ``counters``: the values of small states.
         """
@@ -66,7 +66,7 @@ class Lookouts:
         return any(layout is not None and layout.storage in memory for layout in layouts)
 
     def _copied(self, entry: Entry, new: dict[int, int]) -> Entry:
-        """The same on copies, and nothing written."""
+        """A copy of the entry that reads copied values and writes nothing."""
         args, kwargs = pytree.tree_map_only(
             Ref, lambda ref: Ref(new.get(ref.index, ref.index)), (entry.args, entry.kwargs)
         )

@@ -32,7 +32,7 @@ _AS_STRIDED = torch.ops.aten.as_strided.default
 
 
 class _Mixed(Exception):
-    """Something flows between parameters, or nobody can tell."""
+    """Rows are not independent: a value flows between parameters, or may do so."""
 
 
 def per_kind(
@@ -52,7 +52,7 @@ def per_kind(
 
 
 class _Kinds:
-    """One optimizer's step."""
+    """The kinds of rows in one optimizer's step."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class _Kinds:
         self._lookouts = self._looked_at()
 
     def tape(self) -> Tape | None:
-        """With an entry for each kind; None where there is none."""
+        """A tape with one entry for each kind; None where there is none."""
         made: list[Entry] = []
         for rows in self._kinds:
             each = self._each(rows) if len(rows) > 1 else None
@@ -140,7 +140,7 @@ class _Kinds:
         self._places.setdefault(name, []).append(place)
 
     def _with_same(self, entry: Entry) -> Entry:
-        """On the first of equal values: a number that is made a tensor for each row is one."""
+        """Replace arguments by the first of equal constants, such as a number's tensor per row."""
         if not any(ref.index in self._same for ref in refs((entry.args, entry.kwargs))):
             return entry
         args, kwargs = pytree.tree_map_only(
@@ -156,7 +156,7 @@ class _Kinds:
                 self._same[entry.outs] = first
 
     def _read_later(self, outputs: Sequence[tuple[OutputSpec, object]]) -> set[int]:
-        """What rows make and something else reads."""
+        """The values that rows make and anything after the step reads."""
         tape, step = self._tape, self._step
         made = range(step.values, step.values_after)
         later = [(entry.args, entry.kwargs) for entry in tape.entries[step.end :]]
@@ -164,7 +164,7 @@ class _Kinds:
         return {index for index in read if index in made and self._owner(index) is not None}
 
     def _looked_at(self) -> Lookouts:
-        """What Python looked at of single rows."""
+        """The values of single rows that Python read."""
         step, lookouts = self._step, Lookouts(self._tape)
         looked_at: dict[str, set[int]] = {}
         for found in self._tape.expectations:
@@ -240,7 +240,7 @@ class _Kinds:
 
 
 def _equal_constants(tape: Tape) -> Iterator[tuple[int, int]]:
-    """Those of one element, each with the first that is equal to it."""
+    """Pairs of a one-element constant and the first one that is equal to it."""
     met: dict[object, int] = {}
     for index, held in tape.constants.items():
         if held.numel() == 1:

@@ -1,4 +1,4 @@
-"""What rows of one kind have in common: ops, settings and layouts."""
+"""Keys of rows: equal for rows with the same ops, settings and layouts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..graph_of import flat
 
 
 class Row(NamedTuple):
-    """What a step does to one parameter."""
+    """The part of a step that updates one parameter."""
 
     parameter: str
     entries: list[Entry]
@@ -18,7 +18,7 @@ class Row(NamedTuple):
     """The values that are the parameter's own."""
     shared: list[int]
     kept: list[int]
-    """What is read after the step: a counter in a Python number, a slot that is made anew."""
+    """Values read after the step: a counter in a Python number, a slot that is made anew."""
 
 
 def row_of(
@@ -68,7 +68,7 @@ class Tokens:
         return (type(value), repr(value) if isinstance(value, float) else value)
 
     def results(self, entry: Entry) -> object:
-        """Those of an op: values that are new, or that it has written."""
+        """The results of an op: new values, or values that it has written."""
         found = flat(entry.outs)
         for index in found:
             if index not in self.inputs:

@@ -20,7 +20,7 @@ _EXACT = frozenset({torch.float32, torch.float64})
 
 
 def with_singles(tape: Tape, step: OptimizerStep) -> tuple[Tape, OptimizerStep]:
-    """The same step; both are as they were where it has no such op."""
+    """The step with an op for each tensor; both are unchanged where it has no op over lists."""
     parts = [list(_apart(tape, entry)) for entry in tape.entries[step.start : step.end]]
     more = [0, *accumulate(len(part) - 1 for part in parts)]
     if not any(more):

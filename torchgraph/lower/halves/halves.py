@@ -26,12 +26,12 @@ from .halving import Halving
 
 
 class Numbers(NamedTuple):
-    """What the host's half returns."""
+    """The results of the host's half."""
 
     kept: tuple[Any, ...]
     """Its share of the outputs."""
     numbers: list[float]
-    """Those that the device's half takes."""
+    """The numbers that the device's half takes."""
     late: tuple[Any, ...]
     """New values of states that are not written yet."""
 
@@ -55,20 +55,20 @@ class Halves(Composite):
     device: Executable
     """Takes the inputs of the whole, then the vector of numbers."""
     signature: Signature
-    """That of the whole."""
+    """The signature of the whole step."""
     program: Program
     """The whole, not halved."""
     on: torch.device
     count: int
-    """How many numbers the device's half takes."""
+    """The number of numbers that the device's half takes."""
     written: tuple[int, ...]
     """The positions of the tensors that the host's half writes."""
     late: tuple[Late, ...] = ()
-    """What the host's half computes and does not write; its last results."""
+    """States that the host's half computes without writing them; its last results."""
 
     @classmethod
     def of(cls, halved: Halved, host: Executable, device: Executable) -> Halves:
-        """Both halves, lowered."""
+        """Pair the two lowered halves of ``halved``."""
         flags = {o.target: i for i, o in enumerate(device.outputs) if o.kind is OutputKind.SKIP}
         positions = {spec.fqn: i for i, spec in enumerate(halved.program.signature.inputs)}
         late = tuple(Late(positions[state], flags[optimizer]) for state, optimizer in halved.late)
@@ -85,7 +85,7 @@ class Halves(Composite):
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """What both functions return: the host's outputs, then the device's."""
+        """The outputs of both functions: the host's, then the device's."""
         kept = tuple(o for o in self.host.outputs if o.kind is not OutputKind.NUMBER)
         return (*kept, *self.device.outputs)
 
@@ -96,7 +96,7 @@ class Halves(Composite):
 
     @property
     def copied(self) -> tuple[int, ...]:
-        """Those of the device's half; what the host's half writes is put back here."""
+        """The input positions that the device's half copies; the host's writes are undone here."""
         return self.device.copied
 
     def wrote(self, error: BaseException) -> bool:
@@ -121,7 +121,7 @@ class Halves(Composite):
                 values[late.position].copy_(new)
 
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """One step, nothing of it replayed."""
+        """Run one step without replaying any part of it."""
 
         def device_half(found: list[float]) -> tuple[Any, ...]:
             return self.device.function([*values, numbers.vector(found, self.on)])
@@ -131,7 +131,7 @@ class Halves(Composite):
     def run(
         self, values: Sequence[Any], device_half: Callable[[list[float]], Sequence[Any]]
     ) -> tuple[Any, ...]:
-        """Both halves."""
+        """Run the host's half, then ``device_half`` with the numbers it computed."""
         with self.undone(values, unless=self.device.wrote):
             found = self.numbers(values)
             results = device_half(found.numbers)
@@ -142,9 +142,9 @@ class Halves(Composite):
     def undone(
         self, values: Sequence[Any], unless: Callable[[BaseException], bool]
     ) -> Iterator[None]:
-        """What the host's half writes in the block is as before when the block fails.
+        """Restore the states that the host's half wrote when the block fails.
 
-        ``unless`` the device's half had begun to write.
+        Not where ``unless(error)`` says that the device's half had begun to write.
         """
         written = [values[i] for i in self.written]
         before = [tensor.clone() for tensor in written]
@@ -166,7 +166,7 @@ class Halved(NamedTuple):
     device: Program
     on: torch.device
     numbers: int
-    """How many numbers the device's half takes."""
+    """The number of numbers that the device's half takes."""
     late: list[tuple[str, str]]
     """(state, optimizer) of what the host writes when the step is over."""
 

@@ -48,7 +48,7 @@ class Halving:
         self._on_host: dict[fx.Node, fx.Node] = {}
         self._on_device: dict[fx.Node, fx.Node] = {}
         self._numbers: list[Argument] = []
-        """What the vector holds: nodes of the host's graph, and constants."""
+        """The elements of the vector: nodes of the host's graph, and constants."""
         self._elements: dict[fx.Node, fx.Node] = {}
         """Number or small tensor of the host -> the element of the vector."""
         self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
@@ -62,7 +62,7 @@ class Halving:
 
     @property
     def count(self) -> int:
-        """How long the vector is."""
+        """The length of the vector of numbers."""
         return len(self._numbers)
 
     def run(self) -> tuple[Program, Program]:
@@ -100,7 +100,7 @@ class Halving:
     # --- the device's half ------------------------------------------------------------------------
 
     def _constant(self, node: fx.Node) -> None:
-        """On both sides: a constant of the CPU that the device reads moves there."""
+        """Copy a constant to both halves; one on the CPU that the device reads moves there."""
         self._on_host[node] = self._host.node_copy(node)
         held = operator.attrgetter(str(node.target))(self._program.gm)
         moves = node in self._host_side and isinstance(held, torch.Tensor)
@@ -155,7 +155,7 @@ class Halving:
         return numbers.with_tensors(self._rest, target, wanted, args, kwargs)
 
     def _as_tensor(self, used: fx.Node) -> fx.Node:
-        """What stands on the device for a node: itself, or an element of the vector."""
+        """The device-side value of a node: the node itself, or an element of the vector."""
         if used in self._on_device and (
             used not in self._host_side or used.op == "get_attr" or self._is_large(used)
         ):

@@ -1,4 +1,4 @@
-"""What keeps a program from being replayed as a CUDA Graph, each finding with the user's line.
+"""Reasons why a program cannot be replayed as a CUDA Graph, each with the user's line.
 
 A replay repeats what the GPU did, with the same addresses and without Python. So nothing may wait
 for a value of the GPU, compute on the CPU or depend on a shape that only the run knows.
@@ -37,7 +37,7 @@ _BY_MASK = frozenset({"aten::index", "aten::index_put", "aten::_unsafe_index_put
 
 
 def scan(program: Program, device: torch.device) -> tuple[Refusal, ...]:
-    """Why ``device`` cannot replay the program; empty when nothing was found."""
+    """The reasons why ``device`` cannot replay the program; empty when none was found."""
     host = host_side(program, device)
     found: Counter[Refusal] = Counter()
     meets = any(effects.of(node).communicates for node in program.nodes)

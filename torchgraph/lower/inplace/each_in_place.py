@@ -55,7 +55,7 @@ class EachInPlace:
         """The numbers of rows that may run together."""
 
     def inner(self) -> list[fx.Node]:
-        """The calls that one of it makes, for each row."""
+        """The nodes of the body, which run once for each row."""
         return list(self.body.nodes)
 
     def writes(self, args: Sequence[Argument]) -> list[fx.Node]:
@@ -80,7 +80,7 @@ class EachInPlace:
     def parts(
         self, columns: Sequence[Argument], together: Sequence[Sequence[int]]
     ) -> list[list[list[Argument]]]:
-        """The columns of the rows that run together, of each such group, and then of the others."""
+        """The columns of each group of rows that run together, and of the other rows last."""
         held = list(map(sequence, columns))
         rows = [*together, self._alone(together)]
         return [[[column[row] for row in part] for column in held] for part in rows]
@@ -91,7 +91,7 @@ class EachInPlace:
         by_column: RowsFunction | None = None,
         together: Sequence[Sequence[int]] = (),
     ) -> Callable[..., list[object]]:
-        """A function of `parts`: each group by ``by_column``, the other rows by ``by_row``."""
+        """A function that runs groups of `parts` by ``by_column``, the other rows by ``by_row``."""
         order = [row for part in (*together, self._alone(together)) for row in part]
         places = sorted(range(len(order)), key=order.__getitem__)
 

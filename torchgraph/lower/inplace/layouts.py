@@ -69,7 +69,7 @@ def fits_in(first: torch.Tensor, result: torch.Tensor) -> bool:
 
 
 class Layouts:
-    """Writes such ops into the graph of a region."""
+    """The writer of layout-independent ops in a region's graph."""
 
     def __init__(self, graph: fx.Graph, copies: Mapping[fx.Node, fx.Node]) -> None:
         """``copies``: node of the program -> its node in the region, for those written so far."""
@@ -147,7 +147,7 @@ class Layouts:
         return self._emit(aten.permute.default, whole, back)
 
     def _index(self, node: fx.Node, source: fx.Node) -> fx.Node | None:
-        """Where in the elements of ``source`` an ``as_strided`` reads; None when not in them."""
+        """The indices into ``source`` of an ``as_strided``; None when it reads other memory."""
         scatters = node.target is aten.as_strided_scatter.default
         named: Any = (*node.args[1 + scatters :], node.kwargs.get("storage_offset"))
         size, stride, offset = named[:3]
@@ -172,7 +172,7 @@ class Layouts:
         return index
 
     def _root(self, node: fx.Node) -> fx.Node:
-        """What the memory was made as, or came into the region as."""
+        """The node that allocated the memory of ``node``, or its region input."""
         found = operand(node)
         while True:
             through = operand(found) if found.target is operator.getitem else found

@@ -1,4 +1,4 @@
-"""Turns functional ops into in-place ones where nobody can tell; closes with remaining copies.
+"""Rewrite functional ops in place where the results stay equal; remaining copies close.
 
 A functional op may write its first argument's memory when nothing reads that memory afterwards, and
 the memory is a temporary of the program or a state that the step updates anyway. What memory a
@@ -227,7 +227,7 @@ class _Reinplace:
                 return
 
     def _rows(self, node: fx.Node, each: Each) -> None:
-        """Every row writes its states, or clones where others need them as they are."""
+        """Let every row write its states in place, or clone the states that others still read."""
         columns = [all_nodes(column) for column in sequence(node.args[0])]
         # One gradient may be that of two rows: it counts as often as it is read.
         others = Counter(self._home(a) for a in flat(node.args) if isinstance(a, fx.Node))

@@ -42,7 +42,7 @@ def _flag(choice: fx.Node) -> fx.Node:
 
 
 def _lists(choice: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
-    """Old states and new ones."""
+    """The old states and the new states of a choice."""
     return operands(choice), operands(choice, 1)
 
 

@@ -30,7 +30,7 @@ def verify_lowered(program: Program, lowered: Program, *, strict: bool) -> None:
 
 
 def _unwritten(program: Program, lowered: Program) -> Iterator[Broken]:
-    """The first write of a state goes to it or to a view of it: those lie in its own storage."""
+    """Yield updated states that no op writes, directly or by a view in the state's storage."""
     targets = (target for node in lowered.nodes for target in written_by(node))
     written = {storage for target in targets for storage in storages_of(target)}
     values = program.states()

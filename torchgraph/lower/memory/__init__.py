@@ -1,4 +1,4 @@
-"""Which order and which in-place forms have the least peak; where results lie.
+"""Memory planning: node order and in-place forms with the least peak, and the arena's layout.
 
 Touches: copies of the program.
 Never: a choice by the clock.

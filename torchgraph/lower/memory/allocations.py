@@ -1,4 +1,4 @@
-"""What torch's CPU allocator hands out while something runs, as torch's profiler records it.
+"""Bytes that torch's CPU allocator hands out during a call, as torch's profiler records them.
 
 That counts every tensor and what kernels take for themselves through that allocator; not what
 libraries such as MKL take elsewhere. What was there before, and is freed meanwhile, does not count.
@@ -19,14 +19,14 @@ METHOD = "torch.profiler, profile_memory=True"
 
 
 class Taken(NamedTuple):
-    """What one call takes: bytes at the most, and those still taken when it ends."""
+    """The bytes a call allocates: their peak, and those still allocated at its end."""
 
     peak: int
     end: int
 
 
 def taken(calls: Iterable[Callable[[], object]]) -> list[Taken]:
-    """What each of the calls takes; what it returns is kept until it has ended.
+    """Measure the bytes each call allocates; results are kept until the call has ended.
 
     Raises:
         RuntimeError: another profiler is running.
@@ -45,7 +45,7 @@ def taken(calls: Iterable[Callable[[], object]]) -> list[Taken]:
 
 
 def recorded(run: Callable[[], object]) -> dict[str, Taken]:
-    """What each span of `torch.profiler.record_function` in a run takes, by name.
+    """Measure the bytes allocated in each span of `torch.profiler.record_function`, by name.
 
     Spans of one name are one, from the start of the first to the end of the last.
 
@@ -81,7 +81,7 @@ def _within(start: float, end: float, changes: Sequence[tuple[float, int]]) -> T
 
 
 def _events(profiler: profile) -> list[dict[str, Any]]:
-    """Through a file: there is no other public way to single events."""
+    """The events of a profile, read from its trace file: torch has no other public way."""
     handle, path = tempfile.mkstemp(suffix=".json")
     os.close(handle)
     try:

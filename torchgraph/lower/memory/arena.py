@@ -30,7 +30,7 @@ _LEAST_BYTES = 1024
 """A smaller value costs more to name than it takes."""
 
 _SIZES = 12
-"""How many sizes of the block are tried."""
+"""The number of block sizes that are tried."""
 _SLACK = 0.01
 _NO_ROOM = "no room that pays"
 
@@ -51,7 +51,7 @@ _SAME_KERNEL = frozenset(
 
 
 class Outside(NamedTuple):
-    """Why values are not in the arena, how many, and the most bytes at one time."""
+    """Values left out of the arena for one reason: their number and the peak of their bytes."""
 
     reason: str
     values: int
@@ -60,7 +60,7 @@ class Outside(NamedTuple):
 
 @dataclass(frozen=True)
 class Arena:
-    """A block and who lies where in it."""
+    """The layout of one block: the offsets of the values that lie in it."""
 
     nbytes: int = 0
     offsets: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def lay_out(
 
 
 class _Sizes:
-    """What a layout comes to, for one program."""
+    """The sizes of arena layouts for one program."""
 
     def __init__(self, lifetimes: Lifetimes, workspaces: Mapping[fx.Node, int]) -> None:
         self.length = len(lifetimes.nodes)
@@ -133,7 +133,7 @@ class _Sizes:
         self.fit = [value for value in lifetimes.values if not self._reasons[value]]
 
     def crowd(self) -> list[Allocation]:
-        """Those that fit and are there when most is taken."""
+        """The values that fit in the arena and are alive at the peak."""
         live = live_bytes(self._lifetimes.values, self.length)
         nodes = self._lifetimes.nodes
         taken = [n + self._workspaces.get(node, 0) for n, node in zip(live, nodes, strict=True)]
@@ -141,7 +141,7 @@ class _Sizes:
         return [value for value in self.fit if value.born <= at <= value.dies]
 
     def arena(self, layout: slots.OffsetAssignment) -> Arena:
-        """The arena of that layout."""
+        """The arena with the offsets of ``layout``."""
         offsets: dict[fx.Node, tuple[int, ...]] = {}
         for node in dict.fromkeys(value.node for value in layout.offsets):
             own = _results(self._lifetimes, node)
@@ -164,19 +164,19 @@ class _Sizes:
 
 
 def _results(lifetimes: Lifetimes, node: fx.Node) -> list[Allocation | None]:
-    """What the results of a call are allocated as; None for one that is not."""
+    """The allocation of each result of a call; None for a result without one."""
     return [lifetimes.of(node, i) for i in range(len(results(node)))]
 
 
 def _by_offset(lifetimes: Lifetimes) -> Iterator[Allocation]:
-    """What ``as_strided`` shows: it counts from where the memory begins, not from the slot."""
+    """Allocations read by ``as_strided``, whose offset is from the storage, not from the slot."""
     for node in lifetimes.nodes:
         if node.target in _BY_OFFSET:
             yield from lifetimes.memory(node.all_input_nodes[0])
 
 
 def _why_not(lifetimes: Lifetimes, value: Allocation) -> str:
-    """Why a value cannot lie in a slot; empty when it can."""
+    """The reason why a value cannot lie in a slot; empty when it can."""
     node = value.node
     own = _results(lifetimes, node)
     found = [each for each in own if each is not None]

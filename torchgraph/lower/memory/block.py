@@ -15,7 +15,7 @@ from .arena import COPIES, Arena, form_of
 
 
 class OutCall(NamedTuple):
-    """A call that is told where to write, in place of a node that allocates."""
+    """A call with given output memory, in place of a node that allocates."""
 
     target: OpOverload
     args: tuple[Argument, ...]
@@ -23,7 +23,7 @@ class OutCall(NamedTuple):
 
 
 class Block:
-    """A context in which the memory is there; views of it are made once, it comes and goes."""
+    """A context in which the arena's memory is allocated; views of it are made only once."""
 
     def __init__(self, arena: Arena) -> None:
         self._nbytes = arena.nbytes

@@ -98,7 +98,7 @@ class _Graph:
                 self.readers[source].append(node)
 
     def _keep_states_readable(self) -> None:
-        """Let those that may write a state wait for those that only read it."""
+        """Let ops that may write a state wait for those that only read it."""
         states = self.program.states()
         shown: dict[fx.Node, set[fx.Node]] = {state: {state} for state in states}
         readers: dict[fx.Node, tuple[list[fx.Node], list[fx.Node]]] = {s: ([], []) for s in states}
@@ -115,7 +115,7 @@ class _Graph:
                 self.waits[node].update(n for n in early if self.position[n] < before)
 
     def _keep_behind_expects(self) -> None:
-        """Let what comes behind predicates, and relies on them or may write a state, stay there."""
+        """Keep nodes behind the predicates that they rely on, or that guard writes of states."""
         for node, predicates in guards(self.program).items():
             self.waits[node].update(predicates)
         last = next(reversed(expects_of(self.program)), None)
@@ -153,7 +153,7 @@ class _Schedule:
         self._changes: dict[fx.Node, int] = {}
 
     def change(self, node: fx.Node) -> int:
-        """The bytes that are taken after the node ran, less those that were before."""
+        """The change of allocated bytes when ``node`` runs."""
         found = self._changes.get(node)
         if found is None:
             found = self._changes[node] = self._change(node)
@@ -165,7 +165,7 @@ class _Schedule:
         return sum(self._bytes[s] for s in made) - sum(self._bytes[s] for s in gone)
 
     def run(self, key: _Key) -> list[fx.Node]:
-        """All calls: of those that can run, the one with the least key next.
+        """Schedule all calls: of those that are ready, the one with the least key runs next.
 
         The results of an op are taken apart at once: until then all of them are kept.
         """
@@ -183,7 +183,7 @@ class _Schedule:
         return done
 
     def _finish(self, node: fx.Node) -> list[fx.Node]:
-        """What can run now that ``node`` did."""
+        """Mark ``node`` as run; return the readers that became ready."""
         self._made.update(storages_of(node))
         for storage in _read(node):
             self._unread[storage] -= 1
@@ -199,7 +199,7 @@ class _Schedule:
 
 
 def _early_updates(graph: _Graph) -> _Key:
-    """Each update as soon as its gradient is there, and no earlier than the end of forward.
+    """Order each update directly after its gradient, and no earlier than the end of forward.
 
     A forward part that fails must find nothing updated.
     """
@@ -215,7 +215,7 @@ def _early_updates(graph: _Graph) -> _Key:
 
 
 def _smallest(start: Phase) -> _Rule:
-    """From the phase ``start`` on, what frees most or takes least; before it, as it is."""
+    """A rule: from the phase ``start`` on, the op that frees most or takes least comes first."""
 
     def rule(graph: _Graph) -> _Key:
         forward = {n for n in graph.calls if provenance(n).phase is Phase.FORWARD}
@@ -230,7 +230,7 @@ def _smallest(start: Phase) -> _Rule:
 
 
 def _longest_way(graph: _Graph) -> _Key:
-    """What the most ops in a row wait for."""
+    """Order calls by the longest chain of ops that depends on them, longest first."""
     length: dict[fx.Node, int] = {}
     for node in reversed(graph.calls):
         length[node] = 1 + max((length[reader] for reader in graph.readers[node]), default=0)
@@ -238,7 +238,7 @@ def _longest_way(graph: _Graph) -> _Key:
 
 
 def _host_last(graph: _Graph) -> _Key:
-    """Ops of the host while those of the device run that were started before."""
+    """Order host ops last, so that the device works on ops started before."""
     host = {n for n in graph.calls if all(v.device.type == "cpu" for v in tensors_of(n))}
     return lambda node, _: node in host
 

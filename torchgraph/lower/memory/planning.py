@@ -1,4 +1,4 @@
-"""Which order, which in-place forms: the lowered program with the least peak of those tried."""
+"""Choice of node order and in-place forms: the lowered program of least peak among those tried."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How the memory of a lowered program was planned. Bytes leave out states and inputs."""
+    """The memory plan of a lowered program. Bytes leave out states and inputs."""
 
     mode: str = "Disable"
     order: str = "the program's own"

@@ -1,4 +1,4 @@
-"""Less that the forward part keeps for the backward part, every bit as before.
+"""Fewer values kept for the backward part, with bitwise equal results.
 
 The gradient of a clamp reads what the clamp gave instead of what it was given, which then dies. An
 elementwise result whose arguments are kept anyway is computed again where the backward part reads
@@ -21,7 +21,7 @@ from ...ir.values import evaluate, mode_of, neutral, with_values
 aten = torch.ops.aten
 
 _LEAST_BYTES = 4096
-"""What is smaller is not worth a second computation."""
+"""Smaller results are not worth a second computation."""
 
 
 def read_results(program: Program) -> int:
@@ -57,7 +57,7 @@ def compute_again(program: Program) -> int:
 
 
 class _Again:
-    """One elementwise result, with the views of it that the forward part makes."""
+    """An elementwise result that the backward may recompute, with the forward's views of it."""
 
     def __init__(self, program: Program, node: fx.Node) -> None:
         self._program = program

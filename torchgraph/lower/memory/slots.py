@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from ..lifetimes import Allocation, live_bytes
 
 ALIGNMENT = 64
-"""That of torch's CPU allocator: kernels may take another path, and other bits, for other ones."""
+"""The alignment of torch's CPU allocator: with another one, kernels may give other bits."""
 
 _ROUNDS = 30
-"""How often `improve` tries before it is content."""
+"""The number of attempts of `improve`."""
 
 ORDERS: Mapping[str, Callable[[Allocation], tuple[int, int]]] = {
     "mem_size_first": lambda value: (-value.nbytes, value.born),
@@ -42,7 +42,7 @@ def rounded(nbytes: int) -> int:
 
 
 def least(values: Sequence[Allocation], length: int) -> int:
-    """What no assignment for the values can be smaller than; ``length`` nodes run."""
+    """The lower bound of the bytes of any slot assignment; ``length`` nodes run."""
     return max(live_bytes(values, length, rounded), default=0)
 
 
@@ -106,7 +106,7 @@ def _in_order(
 
 
 def _gap(taken: Sequence[tuple[int, int, Allocation]], need: int, compact: bool) -> int:
-    """Where ``need`` bytes are free between the taken ones, or behind them."""
+    """The offset of ``need`` free bytes between the taken ones, or behind them."""
     found: list[tuple[int, int]] = []
     """(room that is left over, start)."""
     end = 0

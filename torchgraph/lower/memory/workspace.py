@@ -60,7 +60,7 @@ def _may_take(node: fx.Node) -> bool:
 
 
 def _is_safe(node: fx.Node) -> bool:
-    """True for an op that nobody notices: it draws nothing, prints nothing."""
+    """True for an op that can run once more unnoticed: it draws nothing, prints nothing."""
     return not effects.of(node).ordered
 
 

@@ -96,7 +96,7 @@ def _addcdiv(emit: _Emit, x: Argument, a: Argument, b: Argument, *, value: Argum
 
 
 def _lerp(emit: _Emit, x: Argument, end: Argument, weight: Argument) -> fx.Node:
-    """The two forms of ATen's: exact at both ends."""
+    """Linear interpolation in ATen's two forms, exact at both ends."""
     way = emit(aten.sub.Tensor, end, x)
     near = emit(aten.add.Tensor, x, emit(aten.mul.Tensor, way, weight))
     rest = emit(aten.sub.Tensor, emit(aten.neg.default, weight), -1)

@@ -1,6 +1,6 @@
-"""Which nodes of a program belong to the host: numbers, step counters, and what they come from.
+"""The host's nodes of a program: numbers, step counters, and the nodes they depend on.
 
-A CUDA Graph replays what a GPU does. What Python computes between two replays is the host's side;
+A CUDA Graph replays what a GPU does. What Python computes between two replays is the host's;
 all else is the device's.
 """
 
@@ -45,7 +45,7 @@ def host_side(program: Program, device: torch.device) -> set[fx.Node]:
 
 
 def old_states(choice: fx.Node) -> list[fx.Node]:
-    """What a skipped step leaves as it is, of a choice between old and new states."""
+    """The old states in a choice between old and new ones, kept by a skipped step."""
     return operands(choice)
 
 

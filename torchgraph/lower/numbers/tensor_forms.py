@@ -49,7 +49,7 @@ def rescaled(
     backoff: Argument,
     interval: Argument,
 ) -> list[fx.Node]:
-    """What ``torchgraph::update_scale`` returns: the scale, the count of good steps."""
+    """Emit ``torchgraph::update_scale`` as tensor ops: the new scale, the count of good steps."""
     scale, good = state
     bad = emit(aten.ne.Scalar, found_inf, 0)
     more = emit(aten.add.Tensor, good, 1)
@@ -83,7 +83,7 @@ def fills_by_mask(node: fx.Node) -> bool:
 
 
 def filled(emit: _Emit, args: tuple[Any, ...]) -> fx.Node:
-    """What `fills_by_mask` found, as a choice."""
+    """Emit a fill by mask, found by `fills_by_mask`, as ``aten.where``."""
     target, (mask,), value = args[:3]
     return emit(aten.where.self, mask, value, target)
 

@@ -1,4 +1,4 @@
-"""Which ops are compiled together, and what stays outside.
+"""Selection of the ops that are compiled together.
 
 Touches: a functional program.
 Never: the compiler.

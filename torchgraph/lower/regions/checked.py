@@ -16,7 +16,7 @@ from ...ir.values import tensors_of
 from ..raising import RAISES, indices_of
 
 _CHAIN = 16
-"""So many ops over integers, from what is there before the region to an index, run outside."""
+"""The most integer ops, between values from before the region and an index, to run outside."""
 
 
 class CheckIndex:
@@ -63,7 +63,7 @@ def with_checks(program: Program) -> dict[fx.Node, list[fx.Node]]:
 
 
 def computes(check: fx.Node) -> set[fx.Node]:
-    """What has to run for a check, where that is little: views and ops over integers."""
+    """The nodes that a check depends on, if few: views and ops over integers; else empty."""
     found: set[fx.Node] = set()
     pending = list(check.all_input_nodes)
     while pending:

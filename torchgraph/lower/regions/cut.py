@@ -251,7 +251,7 @@ class _Cut:
             self._copies[node] = item
 
     def _is_state_alone(self, value: fx.Node, own: set[fx.Node]) -> bool:
-        """True when nobody outside wants the value but the state that it becomes."""
+        """True when the value is read outside only as the new value of its state."""
         readers = [user for user in value.users if user not in own]
         once = list(self._program.results).count(value) == 1
         return readers == [self._program.output] and once
@@ -333,7 +333,7 @@ def _read_values(node: fx.Node) -> list[object]:
 
 
 def _has_unknown_size(value: object) -> bool:
-    """True for what ``nonzero`` gives: nobody knows its shape before it runs."""
+    """True for a tensor with a data-dependent shape, as ``nonzero`` returns it."""
     return isinstance(value, torch.Tensor) and any(type(size) is not int for size in value.shape)
 
 
@@ -348,7 +348,7 @@ def _is_one_kernel(op: OpOverload) -> bool:
 
 
 def _swapped(program: Program) -> set[fx.Node]:
-    """What takes the value of one state to another, or of an argument, and computes nothing."""
+    """Copies of a state, or of an argument, to another state, and nothing computed in between."""
     found: set[fx.Node] = set()
     for out, value in program.returns():
         chain: list[fx.Node] = []
@@ -362,7 +362,7 @@ def _swapped(program: Program) -> set[fx.Node]:
 
 
 def _copied_from(node: fx.Node) -> object:
-    """What a copy, or a view, is of; None for what computes."""
+    """The source of a copy or view; None for an op that computes."""
     if node.target is aten.copy.default:
         return node.args[1]
     if node.target is aten.clone.default:

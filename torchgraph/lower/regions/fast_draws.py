@@ -22,7 +22,7 @@ def has_rule(node: fx.Node) -> bool:
 
 
 def rewritten(graph: fx.Graph, node: fx.Node, args: tuple[Argument, ...]) -> fx.Node:
-    """The same distribution from uniform or normal draws, which compilers have kernels for."""
+    """Rewrite a random op on uniform or normal draws, which compilers have kernels for."""
 
     def emit(op: OpOverload, *given: Argument, **options: Argument) -> fx.Node:
         made = graph.call_function(op, given, options)

@@ -34,7 +34,7 @@ class Crossing(NamedTuple):
 
     @classmethod
     def of(cls, node: fx.Node) -> Crossing:
-        """Who ``node`` is."""
+        """The crossing of ``node``: its identity, shape and dtype."""
         value = node.meta["val"]
         return cls(identity(node), tuple(value.shape), value.dtype)
 
@@ -67,11 +67,11 @@ class Region:
         self.inputs = inputs
         self.outputs = outputs
         self.effects = Effects(mutates=bool(written), random=random)
-        """What lowering needs to know of a call."""
+        """The effects of a call, for lowering."""
         self.crossings = crossings
         self.states = states
         self.part = 0
-        """Where it belongs in a step with micro-batches: first one (0), others (1), update (2)."""
+        """The part of a step with micro-batches: first one (0), others (1), update (2)."""
         self.observer: Callable[[Region, Sequence[torch.Tensor]], None] | None = None
         """Called with what each call returns."""
         self._written = written
@@ -85,7 +85,7 @@ class Region:
         return list(dict.fromkeys(node for node in found if node is not None))
 
     def inner(self) -> list[fx.Node]:
-        """The calls that one of it makes."""
+        """The nodes that a call of the region runs."""
         return self.origins()
 
     def writes(self, args: Sequence[Argument]) -> list[fx.Node]:
@@ -131,7 +131,7 @@ class RegionGraph:
         read = [source for node in nodes for source in node.all_input_nodes if source not in own]
         foreign = dict.fromkeys([*read, *written])
         self.numbers = [node for node in foreign if numbers.is_number(node)]
-        """What the vector of numbers is made of."""
+        """The nodes that make up the vector of numbers."""
         self.tensors = [node for node in foreign if not numbers.is_number(node)]
         self.vector: fx.Node | None = None
         self._nodes = nodes

@@ -1,4 +1,4 @@
-"""Which ops of the backward compute again, on purpose, what the forward has computed.
+"""Ops of the backward that deliberately recompute values of the forward.
 
 `ActivationCheckpointing` marks its own; those of `torch.utils.checkpoint` are found here.
 """

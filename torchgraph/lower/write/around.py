@@ -22,7 +22,7 @@ Bind = Callable[[Any, str], str]
 
 
 class Around(ABC):
-    """What is written around each call."""
+    """The code written around each call."""
 
     @abstractmethod
     def beginning(self, bind: Bind) -> Sequence[str]:
@@ -30,20 +30,20 @@ class Around(ABC):
 
     @abstractmethod
     def lines(self, node: fx.Node, bind: Bind) -> tuple[str, str]:
-        """What opens a block around the call of ``node``, and what comes after it; may be empty."""
+        """The lines that open a block around the call of ``node`` and follow it; may be empty."""
 
     @abstractmethod
     def in_rows(self, owners: Sequence[str]) -> Around:
-        """What is around the calls of a body that goes over rows, those of these parameters."""
+        """The code around the calls in a loop over rows, for the parameters ``owners``."""
 
     @abstractmethod
     def row(self, number: str, bind: Bind) -> str:
-        """What opens a block around all calls of a row; ``number``: the variable that counts."""
+        """The line that opens a block around a row's calls; ``number``: the loop variable."""
 
 
 @final
 class Nothing(Around):
-    """The program alone."""
+    """No code around the calls."""
 
     def beginning(self, bind: Bind) -> Sequence[str]:
         """See `Around`."""
@@ -87,7 +87,7 @@ class Labels(Around):
 
 @final
 class RowLabels(Around):
-    """All calls of a row in one range. What goes by rows is the update, and that is on no GPU."""
+    """One profiler range for all calls of a row, for updates only, which run by rows on no GPU."""
 
     def __init__(self, owners: Sequence[str]) -> None:
         self._labels = tuple(_label(Phase.UPDATE, module_of(owner)) for owner in owners)

@@ -94,7 +94,7 @@ def _choose(
 
 
 def _sample(node: fx.Node) -> Any:
-    """What the node's value looks like at run time: a fake tensor, or a number of its type."""
+    """A stand-in for the node's run-time value: a fake tensor, or a number of its type."""
     value = node.meta["val"]
     return value.node.hint if isinstance(value, (torch.SymFloat, torch.SymInt)) else value
 
@@ -119,7 +119,7 @@ def _dispatches_to(
 
 
 def _filled(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
-    """Every argument of the schema in order, defaults filled in, tensors by identity."""
+    """The values of all arguments of the schema, defaults filled in, tensors by identity."""
     filled = []
     for position, argument in enumerate(schema_of(op).arguments):
         if position < len(args):
@@ -139,7 +139,7 @@ def _comparable(value: object) -> object:
 
 
 def _kind(value: object) -> object:
-    """What the choice of an overload can depend on."""
+    """A key of the properties of ``value`` that overload resolution can depend on."""
     if isinstance(value, fx.Node):
         found = value.meta.get("val")
         return torch.Tensor if isinstance(found, torch.Tensor) else type(found)

@@ -24,17 +24,17 @@ class Executable:
     function: Callable[[Sequence[Any]], tuple[Any, ...]]
     """Takes the values of ``signature.inputs`` as one list; writes states in place."""
     pauses: Pauses
-    """Where it waits for the host, and the function in parts."""
+    """The waits for the host, and the function in parts."""
     signature: Signature
     outputs: tuple[OutputSpec, ...]
-    """What the function returns: the signature's outputs without the states that it writes."""
+    """The outputs of the function: the signature's without the states that it writes."""
     source: str
     lines: tuple[fx.Node | None, ...]
     """The node that each line of the source runs."""
     first_write: int
     """The first line that writes a state; lines before it leave everything as it was."""
     undoing: Undoing
-    """What of a run can be taken back."""
+    """The conditions under which a failed run can be undone."""
     last_expect: int
     """The last line with a predicate, always before the first write; 0 without one."""
     writes: bool
@@ -52,7 +52,7 @@ class Executable:
 
     @property
     def copied(self) -> tuple[int, ...]:
-        """The places of the values that whoever runs it copies before, to put them back."""
+        """The input positions that a caller copies before a run, to restore after a failure."""
         return self.undoing.copied
 
     def wrote(self, error: BaseException) -> bool:
@@ -89,7 +89,7 @@ class Executable:
         return provenance(node).line if node is not None else None
 
     def close(self) -> None:
-        """It holds nothing but code."""
+        """Do nothing: an executable owns no resources."""
 
 
 def returned(signature: Signature) -> tuple[OutputSpec, ...]:

@@ -24,7 +24,7 @@ _UNARY = ("abs", "exp", "neg", "reciprocal", "sqrt")
 _BINARY = ("add", "sub", "mul", "div")
 _TERNARY = ("addcmul", "addcdiv", "lerp")
 _OVERLOADS = ("", "default", "Tensor", "Scalar")
-"""Those that take tensors and numbers alone: no rounding mode, no ``out``."""
+"""Overloads that take tensors and numbers alone: no rounding mode, no ``out``."""
 
 
 class Repeated(NamedTuple):
@@ -34,7 +34,7 @@ class Repeated(NamedTuple):
 
 
 class OverLists(NamedTuple):
-    """A call of such an op."""
+    """A call of an op over lists."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -67,13 +67,13 @@ def over_lists(node: fx.Node, columns: Container[fx.Node]) -> OverLists | None:
 
 
 class _Arguments:
-    """Those of a call, as an op over lists takes them; None where it does not."""
+    """The arguments of a call, converted for an op over lists; None where they do not fit."""
 
     def __init__(self, node: fx.Node, columns: Container[fx.Node]) -> None:
         self._args, self._kwargs, self._columns = node.args, dict(node.kwargs), columns
 
     def of(self, name: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """(args, keywords) for the op of that name."""
+        """The arguments and keywords for the op ``name`` over lists; None where they do not fit."""
         if not (self._args and self._are_columns(self._args[:1])):
             return None
         known = {1: _UNARY, 2: _BINARY, 3: _TERNARY}.get(len(self._args), ())

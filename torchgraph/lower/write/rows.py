@@ -64,7 +64,7 @@ class ColumnWriter(RowWriter):
         self._margin = "    "
         shared = program.placeholders[columns:]
         self._own = {node for node in program.nodes if node.op != "get_attr" and node not in shared}
-        """What each row has of its own, as a list."""
+        """The nodes of which each row has a value, as a list."""
 
     @staticmethod
     def fits(program: Program) -> bool:

@@ -19,13 +19,13 @@ from .writer import Writer
 
 
 def write(lowered: Program, name: str, memory: MemoryPlan) -> Executable:
-    """One Python function of a lowered program, each value freed after its last use."""
+    """Write a lowered program as one Python function that frees each value after its last use."""
     counters.lowers += 1
     return _written(lowered, name, memory, Nothing())
 
 
 def rewritten(executable: Executable, what: str, around: Around) -> Executable:
-    """The same program as another function, with something around each call; equal in its bits.
+    """Write the same program again with code around each call; the results are bitwise equal.
 
     Args:
         what: it is, for tracebacks: ``labelled``.

@@ -1,4 +1,4 @@
-"""What of a run can be taken back: which states have to be copied before, and up to which line."""
+"""Undoing of failed runs: the states copied beforehand, and the first write that stays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...ir.program import Phase, Program, provenance
 from ..raising import Calling, may_raise
 
 _FEW_BYTES = 2**20
-"""So much is copied for the sake of errors that no op announces, such as a lack of memory."""
+"""The bytes copied for the sake of errors that no op announces, such as a lack of memory."""
 
 
 class Write(NamedTuple):
@@ -25,7 +25,7 @@ class Write(NamedTuple):
 
 
 class Undoing(NamedTuple):
-    """What of a run can be taken back."""
+    """The states and lines that decide whether a failed run can be undone."""
 
     copied: tuple[int, ...]
     """The places, among the inputs, of states that are written while an op may still raise."""

@@ -54,7 +54,7 @@ class Writer:
         self._name = function
         self._block = Block(arena)
         self._margin = "        " if self._block.calls else "    "
-        """That of the lines that compute."""
+        """The indentation of the lines that compute."""
         self._filename = f"<torchgraph {name}>"
         self._globals: dict[str, Any] = {}
         self._constants: dict[int, str] = {}
@@ -110,7 +110,7 @@ class Writer:
         self.nodes.append(node)
 
     def _add_node(self, node: fx.Node, line: str, indent: str, gone: Sequence[fx.Node]) -> None:
-        """What a node does, what is around it, and the end of what dies with it."""
+        """Write a node's call, the code around it, and the deletion of values last used there."""
         opening, closing = ("", "")
         if line and node.op == "call_function" and not is_pause(node):
             opening, closing = self._around.lines(node, self._bind)
@@ -132,7 +132,7 @@ class Writer:
             self._add(f"{indent}{closing}", node)
 
     def _opening(self, names: list[str]) -> list[str]:
-        """What comes before the first op. ``names``: those of the inputs."""
+        """The lines before the first op. ``names``: the inputs' variables."""
         opening = [f"def {self._name}(inputs):", f"    {targets(names)} = inputs"]
         opening += [f"    {line}" for line in self._around.beginning(self._bind)]
         if self._block.calls:
@@ -140,11 +140,11 @@ class Writer:
         return opening
 
     def _closing(self) -> list[str]:
-        """What comes after the line of the last node."""
+        """The lines after the last node's."""
         return []
 
     def _branch(self, name: str) -> Iterator[str]:
-        """What opens a block that does not run where the SKIP output of that name is not 0."""
+        """Yield the lines that open a block skipped where the SKIP output ``name`` is not 0."""
         local = self._flags_read.get(name, "")
         if not local:
             local = self._flags_read[name] = self._free(re.sub(r"\W", "_", f"skips_{name}"))
@@ -235,7 +235,7 @@ class Writer:
         return dying
 
     def _memory_of_states(self) -> dict[fx.Node, frozenset[fx.Node]]:
-        """What lies in the memory of states, and of which."""
+        """The nodes that lie in the memory of states, each with those states' placeholders."""
         written = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
         specs = self._program.inputs()
         return {
@@ -257,7 +257,7 @@ class Writer:
 
 
 def targets(names: Sequence[str]) -> str:
-    """What a sequence of that many values is unpacked into."""
+    """The assignment targets that unpack a sequence into ``names``."""
     return f"{', '.join(names)}," if names else "()"
 
 

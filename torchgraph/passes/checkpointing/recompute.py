@@ -55,7 +55,7 @@ def activations(program: Program) -> set[fx.Node]:
 
 
 class Recompute:
-    """One run over a program.
+    """The rewrite of one program so that its backward recomputes activations.
 
     A value stays kept when it leaves its region, when ``keeps`` says so, and when computing it
     again would not give it again: draws, writes, and batch norms, which move their statistics.
@@ -158,7 +158,7 @@ class Recompute:
         return self._copies[node]
 
     def _missing(self, node: fx.Node) -> list[fx.Node]:
-        """What has to be computed again for a node, itself last."""
+        """The dropped values to compute again for ``node``, itself last."""
         found: set[fx.Node] = set()
         waiting = [node]
         while waiting:

@@ -22,7 +22,7 @@ from . import segments
 from .recompute import CheckpointedRegion, Recompute, activations, bytes_by_storage, is_forward
 
 _FLOPS_PER_BYTE = 8
-"""How many multiplications a processor does in the time in which it moves a byte, about."""
+"""The multiplications that a processor does in the time of moving a byte, about."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ActivationCheckpointing(Pass):
         return True
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """One set of regions by modules, one by the policy, rewritten together."""
+        """Rewrite the regions chosen by modules and those chosen by the policy together."""
         own = activations(program)
         regions, decided = _by_modules(own, program, dict(self.modules))
         rest = [node for node in _first_forward(program) if node in own - decided]
@@ -116,7 +116,7 @@ def _flops() -> Mapping[object, Callable[..., float]]:
 
 
 def _is_one_of(node: fx.Node, policy: CheckpointPolicy) -> bool:
-    """True when the results of a node are to be kept: those of the listed ops."""
+    """True when the policy keeps the results of the node's op."""
     target = node.target
     if not isinstance(target, OpOverload):
         return False
@@ -140,7 +140,7 @@ def _worth_keeping(
 
 
 def _work(node: fx.Node) -> int:
-    """What running an op costs, in FLOPs; moving its bytes counts too."""
+    """The cost of running an op, in FLOPs; bytes moved are converted."""
     if not isinstance(node.target, OpOverload):
         return max((_work(source) for source in alias_sources(node)), default=0)
     moved = sum(sum(bytes_by_storage(one).values()) for one in (node, *node.all_input_nodes))

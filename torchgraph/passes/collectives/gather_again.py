@@ -35,7 +35,7 @@ class GatherAgain(Pass):
         return True
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """In the order of the backward."""
+        """Repeat gathered values for the backward's nodes, in order; erase unread ones."""
         gathered = _gathered(program)
         again = _Again(gathered, edit)
         for node in list(program.nodes):
@@ -77,7 +77,7 @@ class _Again:
         return self._copies[node]
 
     def _missing(self, node: fx.Node) -> list[fx.Node]:
-        """What is to be repeated for a node, itself last."""
+        """The gathered nodes to repeat for ``node``, itself last."""
         found: set[fx.Node] = set()
         pending = [node]
         while pending:
@@ -89,7 +89,7 @@ class _Again:
 
 
 def _gathered(program: Program) -> dict[fx.Node, None]:
-    """In program order, what gathers parameters, and what is computed of that alone."""
+    """Collectives that gather parameters and pure ops on their results, in program order."""
     derived = {node for spec, node in program.inputs() if spec.role is Role.PARAMETER}
     found: dict[fx.Node, None] = {}
     for node in program.nodes:

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 _PACKING = frozenset(
     {aten.cat.default, aten.mul.Tensor, aten.clone.default, aten.zeros_like.default}
 )
-"""What prepares gradients to be sent, besides views."""
+"""Ops that prepare gradients to be sent, besides views."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What fusions share: the walk that looks for what they fuse, and the reason not to."""
+"""The search that fusions share: a walk over the nodes, with a reason for each refusal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Fusion = TypeVar("Fusion")
 
 
 class NotFused(Exception):
-    """Why what a fusion looks for stays as it was captured."""
+    """The reason why a match of a fusion's pattern stays as it was captured."""
 
 
 def fuse_each(

@@ -74,7 +74,7 @@ class MixedPrecision(Pass):
 
 
 class Colours:
-    """Which nodes of a program are black, and which run in half precision."""
+    """The colouring of a program's nodes: black ones, and those that run in half precision."""
 
     def __init__(self, program: Program, lists: Lists) -> None:
         self._lists = lists
@@ -130,7 +130,7 @@ class Colours:
         start: Callable[[fx.Node], bool],
         enter: Callable[[fx.Node], bool],
     ) -> set[fx.Node]:
-        """The nodes where it starts, and those that it may enter from a neighbour reached."""
+        """The nodes that ``start`` accepts, and those ``enter`` accepts beside a node reached."""
         found: set[fx.Node] = set()
         for node in self._nodes if neighbours is _sources else reversed(self._nodes):
             entered = enter(node) and any(other in found for other in neighbours(node))
@@ -151,7 +151,7 @@ class _Casts:
         self._changed: set[fx.Node] = set()
         """Nodes that have another type, or other strides, than before."""
         self._lowered: set[fx.Node] = set()
-        """Those that were float32 and are not any more."""
+        """Values that were float32 and are not any more."""
 
     def insert(self, program: Program) -> None:
         """In program order: when a node's turn comes, its arguments have their final types."""
@@ -279,7 +279,7 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _live(program: Program) -> set[fx.Node]:
-    """What outputs, and calls that do more than compute, depend on."""
+    """The nodes that outputs, and calls with effects, depend on."""
     found = {program.output}
     for node in reversed(list(program.nodes)):
         if node in found or not effects.of(node).pure:
@@ -302,7 +302,7 @@ def _behind_gradients(program: Program) -> Iterator[fx.Node]:
 
 
 def _without_data(program: Program) -> Iterator[fx.Node]:
-    """What comes from shapes and scales alone: masks to be, the gradient that backward starts with.
+    """Nodes computed from shapes and scales alone: future masks, the first gradient of a backward.
 
     A scale does not fit into float16, and what it is multiplied with is 1 or divided by k.
     """

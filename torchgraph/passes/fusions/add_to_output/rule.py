@@ -28,7 +28,7 @@ class _Product(NamedTuple):
     call: fx.Node
     """``mm``, ``bmm``, or one that accumulates already."""
     addend: fx.Node
-    """What the addition reads: the call, or a view of it."""
+    """The node that the addition reads: the call, or a view of it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FuseAddToOutput(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """One walk in program order, so that of a chain of additions each fuses in turn."""
+        """Fuse additions in program order, so that each of a chain of additions fuses in turn."""
         for node in list(program.nodes):
             if node.target is not aten.add.Tensor or not all(map(_is_tensor, node.args[:2])):
                 continue
@@ -109,7 +109,7 @@ def _reason_in_values(node: fx.Node, product: _Product, other: fx.Node) -> str:
 
 
 def _reason_in_order(node: fx.Node, call: fx.Node, other: fx.Node) -> str:
-    """Where the other addend comes later, the product has to wait, and its factors with it."""
+    """The reason not to delay a product until its later addend: its factors would stay alive."""
     if other < call:
         return ""
     kept = sum(_nbytes(root) for root in {*map(_root, call.all_input_nodes)} if _dies(root, node))

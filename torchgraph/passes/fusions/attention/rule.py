@@ -46,7 +46,7 @@ class _Attention(NamedTuple):
     last: fx.Node
     """``bmm`` of probabilities and values."""
     masked: fx.Node
-    """What the mask, if any, gives; else the softmax's argument."""
+    """The result of the mask, if there is one; else the softmax's argument."""
     mask: fx.Node | None
     scale: float
     heads: tuple[int, int]
@@ -70,7 +70,7 @@ class FuseAttention(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Each softmax over the last dimension of a product is looked at once."""
+        """Fuse the attention around each softmax over the last dimension of a product."""
         fuse_each(program, _attention, _fuse, edit)
 
 

@@ -82,7 +82,7 @@ def _convolution_before(node: fx.Node) -> fx.Node | None:
 
 
 def _read_parts(norm: fx.Node) -> list[fx.Node]:
-    """Those results of a batch norm, output, mean, rstd, that something reads."""
+    """The results of a batch norm (output, mean, rstd) that have readers."""
     return [part for part in norm.users if part.users]
 
 

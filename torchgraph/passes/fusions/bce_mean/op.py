@@ -41,7 +41,7 @@ def _require_addresses(logits: Tensor, target: Tensor) -> None:
 
 
 def reference(logits: Tensor, target: Tensor) -> Tensor:
-    """What the op computes, in ATen."""
+    """The op's definition in ATen."""
     _check(logits, target)
     _require_addresses(logits, target)
     x, t = logits.to(wide(logits.dtype)), target.to(wide(logits.dtype))
@@ -50,7 +50,7 @@ def reference(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def backward_reference(grad_loss: Tensor, logits: Tensor, target: Tensor) -> Tensor:
-    """Its gradient, in ATen."""
+    """The backward op's definition in ATen."""
     _check_backward(grad_loss, logits, target)
     _require_addresses(logits, target)
     dtype = wide(logits.dtype)

@@ -60,7 +60,7 @@ class FuseBCEMean(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Each log-sigmoid is looked at once."""
+        """Fuse the loss around each log-sigmoid."""
         for node in list(program.nodes):
             if node.target is not aten.log_sigmoid_forward.default:
                 continue
@@ -108,13 +108,13 @@ def _is_scaled_by_weights(node: fx.Node) -> bool:
 
 
 def _only_reader(node: fx.Node, target: Target) -> fx.Node | None:
-    """The one reader of a node if it calls ``target``."""
+    """The only reader of ``node`` if it calls ``target``; else None."""
     users = list(node.users)
     return users[0] if len(users) == 1 and users[0].target is target else None
 
 
 def _other_factor(product: Argument, factor: fx.Node) -> Argument:
-    """What ``factor`` is multiplied by; None where it is not."""
+    """The factor that ``factor`` is multiplied by in ``product``; None where it is not."""
     if not isinstance(product, fx.Node) or product.target is not aten.mul.Tensor:
         return None
     first, second = product.args
@@ -122,7 +122,7 @@ def _other_factor(product: Argument, factor: fx.Node) -> Argument:
 
 
 def _one_minus(node: Argument) -> fx.Node | None:
-    """What is subtracted from ones."""
+    """The node subtracted from ones; None for any other computation."""
     if not isinstance(node, fx.Node) or node.kwargs:
         return None
     if node.target is aten.rsub.Scalar and node.args[1:] == (1,):
@@ -138,7 +138,7 @@ def _one_minus(node: Argument) -> fx.Node | None:
 
 
 def _made_of_ones(negatives: fx.Node) -> list[fx.Node]:
-    """What a subtraction from ones reads besides, back to the empty tensor."""
+    """The nodes that compute the ones of a subtraction from ones, back to the empty tensor."""
     found: list[fx.Node] = []
     ones = negatives.args[0] if negatives.target is aten.sub.Tensor else None
     while isinstance(ones, fx.Node) and ones.op == "call_function":

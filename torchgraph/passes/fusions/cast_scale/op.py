@@ -31,7 +31,7 @@ def _require(fits: bool, message: str) -> None:
 
 
 def reference(x: Tensor, scale_by: Tensor, scale: float = 1.0, *, dtype: torch.dtype) -> Tensor:
-    """What the op computes, in ATen."""
+    """The op's definition in ATen."""
     _check(x, scale_by, dtype)
     _require(
         x.data_ptr() % x.itemsize == 0,

@@ -25,7 +25,7 @@ _HALF = frozenset({torch.float16, torch.bfloat16})
 class _Chain(NamedTuple):
     cast: fx.Node
     number: float
-    """What the cast is multiplied by first; 1.0 for nothing."""
+    """The first factor of the cast; 1.0 for none."""
     between: fx.Node | None
     """The node that does so."""
     scale_by: fx.Node
@@ -49,7 +49,7 @@ class FuseCastScale(Pass):
         return True
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """One walk: each multiplication by a 0-dim tensor is looked at once."""
+        """Fuse the cast before each multiplication by a 0-dim tensor."""
         for node in list(program.nodes):
             chain = _chain(node)
             if chain is None:
@@ -93,7 +93,7 @@ def _chain(node: fx.Node) -> _Chain | None:
 
 
 def _without_number(product: Argument) -> tuple[Argument, float, fx.Node | None]:
-    """What is multiplied by a literal number, the number, and the node that does it."""
+    """The other factor of a product by a literal, the literal, and the product; or 1.0 and None."""
     if isinstance(product, fx.Node) and product.target is aten.mul.Tensor:
         source, number = product.args
         if isinstance(number, (int, float)) and float(number) == number:

@@ -155,7 +155,7 @@ def _reference(
 
 
 def _targets(target: Tensor, ignore_index: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Which rows count, and a class for each row."""
+    """The mask of the rows that count, and a valid class for each row."""
     kept = target != ignore_index
     index = torch.where(kept, target, 0)
     if target.is_cpu:
@@ -272,7 +272,7 @@ backward_in_place = define(
     _gradient_reference_in_place,
     _in_place_check,
 )
-"""The same in the place of the logits, which may not share memory with anything else."""
+"""Like `backward`, written over the logits, which may not share memory with anything else."""
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

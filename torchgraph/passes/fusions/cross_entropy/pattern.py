@@ -1,4 +1,4 @@
-"""What `torch.nn.functional.cross_entropy` and its backward look like in a captured program."""
+"""Patterns of `torch.nn.functional.cross_entropy` and its backward in a captured program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Loss:
     forward: fx.Node
     """``nll_loss_forward``."""
     result: fx.Node
-    """What the program knows as the loss."""
+    """The node of the program that is the loss."""
     total_weight: fx.Node | None
     smoothing: float = 0.0
     gradient: fx.Node | None = None
@@ -39,11 +39,11 @@ class Loss:
     grad: fx.Node | None = None
     """The gradient of the loss, where it has come from outside."""
     nodes: list[fx.Node] = field(default_factory=list)
-    """All of it, in program order."""
+    """All nodes of the loss, in program order."""
 
     @property
     def logits(self) -> fx.Node:
-        """What the softmax reads: (N, C)."""
+        """The input of the softmax: (N, C)."""
         return operand(self.probabilities)
 
     @property
@@ -57,7 +57,7 @@ class Loss:
         return list(self.probabilities.meta["val"].shape)
 
     def take(self, nodes: list[fx.Node]) -> None:
-        """Add nodes to those that it consists of."""
+        """Add nodes to those of the loss."""
         self.nodes = sorted({*self.nodes, *nodes})
 
 
@@ -101,7 +101,7 @@ def _take_smoothing(loss: Loss) -> None:
 
 
 def _take_expectation(loss: Loss) -> None:
-    """How many targets count is expected, because it is a shape: the op asks for no such shape.
+    """Take the expected number of targets into the fusion: the op needs no such shape.
 
     An expectation of another line is the user's, who has the same targets counted.
     """
@@ -186,7 +186,7 @@ def _weighted(loss: Loss, rows: object) -> object:
 
 
 def _counted(loss: Loss) -> list[CallPattern]:
-    """What the mean divides by, in the forms that it may have."""
+    """The divisor of the mean, in the forms that it may have."""
     target, weight, *_ = loss.options
     ignored = _ignored(loss)
     if weight is None:

@@ -47,7 +47,7 @@ class FuseCrossEntropy(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Each log-softmax is looked at once."""
+        """Fuse the loss around each log-softmax."""
         fuse_each(program, _compiled_loss, _fuse, edit)
 
 

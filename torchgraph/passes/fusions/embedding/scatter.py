@@ -37,7 +37,7 @@ class ScatterEmbedding(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Each addition by itself."""
+        """Rewrite each addition of an embedding gradient as an in-place scatter, where allowed."""
         for node in list(program.nodes):
             if node.target is not aten.add.Tensor or provenance(node).phase is Phase.UPDATE:
                 continue

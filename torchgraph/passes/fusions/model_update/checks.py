@@ -1,4 +1,4 @@
-"""What an update op refuses, before it writes anything: the compiled kernels check the same."""
+"""Argument checks of the update ops, done before any write; the compiled kernels check the same."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class UpdateArguments:
-    """What an optimizer rule keeps per parameter, and the numbers that it takes."""
+    """The per-parameter states and the numbers that an optimizer rule's op takes."""
 
     states: tuple[str, ...]
     """The state lists; torch.optim's names."""
@@ -41,7 +41,7 @@ class UpdateArguments:
 
     @property
     def lists(self) -> tuple[str, ...]:
-        """All list arguments, in order."""
+        """The names of all list arguments, in order."""
         return ("params", "grads", *self.states, *(("steps",) if self.steps else ()), "copies")
 
     def schema(self, name: str) -> str:
@@ -165,5 +165,5 @@ def functional(rule: str, *, device: bool = False) -> OpOverload:
 
 
 def reference(rule: str, *, device: bool = False) -> Callable[..., None]:
-    """What the writing op does where there is no compiled kernel."""
+    """The reference implementation of a writing op, for where there is no compiled kernel."""
     return _OPS[rule, ".device" if device else ""].reference

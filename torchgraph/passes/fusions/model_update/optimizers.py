@@ -1,4 +1,4 @@
-"""Which multi-tensor op is whose step: optimizer classes, their slots and settings, by argument."""
+"""Optimizer rules: the multi-tensor op of each class, with its slots and settings by argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .op import functional
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """How one optimizer's step reads as one call of an op of ours."""
+    """The mapping from one optimizer class to a call of its multi-tensor op."""
 
     op: OpOverload
     """The functional form. Its lists: parameters, gradients, one for each slot, copies."""

@@ -1,4 +1,4 @@
-"""Whether tensors that an op writes share memory with others that it reads or writes."""
+"""Checks that tensors written by an op share no memory with others that it reads or writes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _bytes(each: _Range) -> torch.Tensor:
 
 
 def _places(tensor: torch.Tensor) -> torch.Tensor:
-    """Where the elements are, counted in elements from the first."""
+    """The offsets of the elements, in elements from the first."""
     places = torch.zeros(1, dtype=torch.int64)
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = (places[:, None] + torch.arange(size) * stride).flatten()

@@ -1,4 +1,4 @@
-"""What the update ops compute, in ATen: the definition that the compiled kernels are held to.
+"""Reference implementations of the update ops in ATen, which the compiled kernels must match.
 
 Arithmetic is in float32 for low precision, else in the parameter's dtype. A plain update by a rule
 that torch has as a fused kernel runs that kernel: the last bit is that of ``fused=True``.

@@ -35,19 +35,19 @@ _EXACT = frozenset({torch.float64, torch.float32})
 
 @dataclass(frozen=True)
 class Update:
-    """One parameter's step: what its rule's op takes, and which outputs it gives."""
+    """The step of one parameter: the arguments of its rule's op, and the outputs it computes."""
 
     fqn: str
     parameter: fx.Node
     gradient: fx.Node
     coefficient: fx.Node | None
-    """What the gradient is multiplied by first; 0-dim."""
+    """The factor applied to the gradient first; 0-dim."""
     slots: tuple[fx.Node | None, ...]
     """In the order of the rule; None where the optimizer has no such slot."""
     places: tuple[int, ...]
     """In the output tuple: of the new parameter and of each new slot that there is."""
     scale: fx.Node | None = None
-    """What the gradient is divided by before that; 0-dim."""
+    """The divisor of the gradient before that; 0-dim."""
     copy: fx.Node | None = None
     """The input that keeps the parameter in half precision."""
 
@@ -75,7 +75,7 @@ class FuseModelUpdate(Pass):
     name: ClassVar[str] = "fuse_model_update"
 
     def exact(self, program: Program) -> bool:
-        """Where the op of each optimizer gives the bits of the user's own."""
+        """True when the op of each optimizer gives the bits of the user's own."""
         return all(
             group.kind not in RULES or RULES[group.kind].is_exact(dict(group.settings))
             for group in program.signature.groups
@@ -138,7 +138,7 @@ class _UpdatePhase:
         self.marks = {fqn: mark for mark, fqn in self.names.items()}
 
     def update(self, group: ParameterGroup, mark: fx.Node) -> Update:
-        """What the rule's op needs for one parameter. Raises `NotFused`."""
+        """The arguments of the rule's op for one parameter. Raises `NotFused`."""
         if group.kind not in RULES:
             raise NotFused(f"no multi-tensor op knows {group.kind.__name__}")
         if group.hooked:
@@ -210,7 +210,7 @@ class _UpdatePhase:
         options: dict[str, Argument],
         edit: Rewriter,
     ) -> None:
-        """One call for all of them, whose results leave the program in the place of the old."""
+        """Emit one call for all updates; its results replace the old ones in the outputs."""
         slots = [
             [s for s in column if s] for column in zip(*(u.slots for u in updates), strict=True)
         ]
@@ -268,7 +268,7 @@ def _gradient(mark: fx.Node) -> fx.Node:
 
 
 def _folded(update: Update, group: ParameterGroup) -> Update:
-    """The update without those changes of its gradient that the op itself can do."""
+    """The update with the clipping factor and the cast of its gradient left to the op."""
     gradient = update.gradient
     source, factor = _factors(gradient)
     if isinstance(source, fx.Node) and _sole(gradient) and _is_coefficient(factor, gradient):
@@ -341,7 +341,7 @@ def _is_coefficient(factor: object, product: fx.Node) -> TypeGuard[fx.Node]:
 
 
 def _look_only(program: Program, edit: Rewriter) -> None:
-    """Gradients that nobody reads unscaled are only looked at."""
+    """Replace unscaling by a search for infs, where nothing reads the unscaled gradients."""
     for call in [node for node in program.nodes if node.target is library.unscale]:
         gradients = operands(call)
         parts = list(call.users)

@@ -40,7 +40,7 @@ class FuseLayerNorm(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Each layer norm, and each gradient of one, is looked at once."""
+        """Fuse the addition before each layer norm, and the one behind each gradient of one."""
         for node in list(program.nodes):
             if node.target is aten.native_layer_norm.default:
                 reason = self._reason_against(node, operand(node)) or _forward(node, edit)
@@ -113,7 +113,7 @@ def _backward(node: fx.Node, edit: Rewriter) -> str:
 def _replace_parts(
     node: fx.Node, new: fx.Node, places: tuple[int, ...], before: fx.Node, edit: Rewriter
 ) -> None:
-    """Each result of ``node`` by the one of ``new`` at that place, and ``node`` erased."""
+    """Replace each result of ``node`` by the one of ``new`` at its place, and erase ``node``."""
     for user in list(node.users):
         edit.replace(user, _part(new, places[item(user)], before, edit))
     edit.erase(node)

@@ -59,7 +59,7 @@ def _check_statistic(x: Tensor, name: str, statistic: Tensor) -> None:
 
 
 def _results(x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum, output, a statistic: to be written."""
+    """Empty tensors for the sum, the output and a statistic."""
     total = x.new_empty(x.shape if residual is not None else (0,))
     statistic = x.new_empty((*x.shape[:-1], 1), dtype=wide(x.dtype))
     return total, x.new_empty(x.shape), statistic
@@ -228,7 +228,7 @@ add_rms_norm_backward = define(
     _rms_gradient_reference,
     _rms_gradient_shapes,
 )
-"""The same of RMS norm."""
+"""The backward of RMS norm, with the addition of a gradient."""
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -27,7 +27,7 @@ class _Norm:
     """An RMS norm and its backward, as `torch.nn.functional.rms_norm` and Llama write it."""
 
     values: fx.Node
-    """What is normalized."""
+    """The normalized values."""
     rstd: fx.Node
     normal: fx.Node
     """``values * rstd``."""
@@ -41,7 +41,7 @@ class _Norm:
     """The gradient by ``values``; None without a backward."""
     of_weight: fx.Node | None = None
     nodes: list[fx.Node] = field(default_factory=list)
-    """All of it, in program order."""
+    """All nodes of the norm, in program order."""
 
     def take(self, nodes: Sequence[fx.Node]) -> None:
         self.nodes = sorted({*self.nodes, *nodes})
@@ -63,7 +63,7 @@ class FuseRmsNorm(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Each reciprocal root is looked at once."""
+        """Fuse the RMS norm around each reciprocal square root."""
         fuse_each(program, _norm, _fuse, edit)
 
 
@@ -155,7 +155,7 @@ def _gradient_parts(norm: _Norm, found: Match) -> tuple[fx.Node, fx.Node]:
 
 
 def _readers(node: fx.Node, steps: int) -> Iterator[fx.Node]:
-    """The nodes that so many calls lead to."""
+    """The nodes that are ``steps`` calls further on."""
     for user in list(node.users):
         if steps == 1:
             yield user
@@ -189,7 +189,7 @@ def _only_sum(part: fx.Node) -> fx.Node | None:
 
 
 def _other(total: fx.Node, addend: fx.Node) -> fx.Node | None:
-    """What is added to ``addend``; None when that is not among the two."""
+    """The other addend of a sum with ``addend``; None when ``addend`` is not among the two."""
     first, second = total.args[:2]
     found = second if first is addend else first if second is addend else None
     return found if isinstance(found, fx.Node) else None
