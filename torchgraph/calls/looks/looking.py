@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ..._torch.surroundings import uncompiled
 from ...collection import paused
-from ...distributed.came import Came
+from ...distributed.collective_log import CollectiveLog
 from ...errors import ConfirmWarning, SharedMemory, SourceLine, StepFailed, warn
 from ...guards import patching
 from ...ir.program import Role
@@ -167,7 +167,9 @@ class Looking(Aside):
         with around[0], around[1], uncompiled(), self._replicated(step):
             returned, tree = run_bare(self.build, call, step, ends=True, owned=free)
         self._signals.torn = CUT_SHORT
-        return Eagerly(returned, Left(returned, replay.captured.host.moved, Came(), None, tree))
+        return Eagerly(
+            returned, Left(returned, replay.captured.host.moved, CollectiveLog(), None, tree)
+        )
 
     def _step_of(self, replay: Replay) -> Step:
         """The states of a step: those that the last recorded call had, if they are there still."""

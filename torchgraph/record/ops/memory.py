@@ -129,7 +129,7 @@ class Memory:
     def came(self, tensor: torch.Tensor) -> int:
         """A new value for what a collective has given."""
         with not_listening():
-            self._tape.came.waited(tensor)
+            self._tape.came.record_result(tensor)
         return self.new(tensor)
 
     def result(self, tensor: torch.Tensor) -> int:
