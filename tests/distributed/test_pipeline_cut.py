@@ -16,7 +16,7 @@ from torchgraph.distributed.errors import (
 )
 from torchgraph.ir.program import TensorMeta
 from torchgraph.nn.graph import GraphModule
-from torchgraph.pipeline import alike, layout, parcels
+from torchgraph.pipeline import alike, layout, packing
 from torchgraph.pipeline.pipelined import Pipelined
 from torchgraph.pipeline.stages import StagePart
 
@@ -279,13 +279,13 @@ def test_one_forward_one_backward_has_few_micro_batches_in_flight():
         torch.tensor([True, False]),
     ],
 )
-def test_parcels_arrive_as_they_were(value):
+def test_unpacked_values_equal_the_packed_ones(value):
     meta = TensorMeta.of(value)
-    memory = parcels.blank(meta)
-    memory.copy_(parcels.packed(value, meta))
-    found = parcels.unpacked(memory, meta)
+    memory = packing.blank(meta)
+    memory.copy_(packing.packed(value, meta))
+    found = packing.unpacked(memory, meta)
     assert torch.equal(found, value)
     assert found.stride() == value.stride()
-    together = parcels.as_bytes([parcels.packed(value, meta)] * 2)
-    assert together.numel() == 2 * parcels.bytes_of(meta)
-    assert all(torch.equal(one, value) for one in parcels.of_bytes(together, [meta] * 2))
+    together = packing.as_bytes([packing.packed(value, meta)] * 2)
+    assert together.numel() == 2 * packing.bytes_of(meta)
+    assert all(torch.equal(one, value) for one in packing.of_bytes(together, [meta] * 2))

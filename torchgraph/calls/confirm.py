@@ -11,7 +11,7 @@ import torch
 
 from .. import library
 from .._torch.distributed.held import local
-from ..distributed.came import Came
+from ..distributed.collective_log import CollectiveLog
 from ..ir import effects
 from ..ir.aliasing import overlaps_itself
 from ..ir.program import OutputKind, Program, Role
@@ -151,7 +151,7 @@ class Left(NamedTuple):
     returned: Any
     moved: frozenset[str]
     """Tensors of optimizers that schedulers write."""
-    came: Came
+    came: CollectiveLog
     """What its collectives gave."""
     extra: Sequence[torch.Tensor] | None = None
     """What a program returns besides; None: what lies in its places tells."""
@@ -273,9 +273,9 @@ def asks_once(program: Program) -> bool:
     )
 
 
-def _asking_nobody(program: Program, came: Came) -> AbstractContextManager[None]:
+def _asking_nobody(program: Program, came: CollectiveLog) -> AbstractContextManager[None]:
     """In the block, collectives give what they gave in eager: other ranks may be elsewhere."""
-    return came.repeated() if came and asks_once(program) else nullcontext()
+    return came.replaying() if came and asks_once(program) else nullcontext()
 
 
 def as_eager(replay: Replay, options: Options) -> Replay:

@@ -22,8 +22,7 @@ from ..live.step import Leaf, Step
 from ..options.options import Options
 from ..record.update.own_steps import classes_with
 from ..structure import Contents, Returned
-from .arrivals import arrived
-from .ops import base_name
+from .ops import base_name, wait_for_all
 
 GENERATOR = "torch's random generator"
 Key = tuple[str, int, torch.Size, torch.dtype]
@@ -60,7 +59,7 @@ class Journal(TorchDispatchMode):
             self.arguments = [copied(argument) for argument in args]
         out = func(*args, **(kwargs or {}))
         if effects.of_target(func).communicates:
-            arrived(out)
+            wait_for_all(out)
         for index, tensor in results(out):
             place = ResultPlace(self._position, index)
             if self._wanted is None:

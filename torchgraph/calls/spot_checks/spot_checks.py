@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ..._torch.surroundings import uncompiled
 from ...collection import paused
-from ...distributed.came import Came
+from ...distributed.collective_log import CollectiveLog
 from ...errors import ConfirmWarning, SharedMemory, SourceLine, StepFailed, warn
 from ...guards import patching
 from ...ir.program import Role
@@ -170,7 +170,8 @@ class SpotChecking(DryRuns):
             returned, tree = run_bare(self.build, call, step, ends=True, owned=free)
         self._signals.torn = CUT_SHORT
         return Eagerly(
-            returned, Left(returned, replay.captured.side_effects.moved, Came(), None, tree)
+            returned,
+            Left(returned, replay.captured.side_effects.moved, CollectiveLog(), None, tree),
         )
 
     def _step_of(self, replay: Replay) -> Step:

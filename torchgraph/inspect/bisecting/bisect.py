@@ -32,7 +32,7 @@ from ...options.checking import OWN_CHECK, PositiveInt, checked, shown
 from ...replay.replay import Replay
 from ..check import check
 from ..checking.divergence import Divergence
-from ..checking.side import GraphSide
+from ..checking.sandbox import ReplaySandbox
 from .infinities import all_finite, kinds_of
 from .script import write
 from .watch import OpCall, Watch, first_growth, watched
@@ -334,7 +334,7 @@ class _Search:
         replay = graph._program_of_step(record, call) or self._made(call)
         program = replay.captured.program if replay.code.regions else replay.program
         kinds = good[1].kinds if good is not None and _alike(good[0], program) else None
-        with GraphSide(replay, call, graph._scan()).values(program.signature) as values:
+        with ReplaySandbox(replay, call, graph._scan()).values(program.signature) as values:
             watch = watched(program, values, wanted, kinds)
         return program, watch
 

@@ -16,7 +16,7 @@ import torch
 
 from ..._torch.distributed.held import is_wrapper, local
 from ...costs.collectives import collectives
-from ...distributed.ranks import played, ranks_of
+from ...distributed.ranks import ranks_of, simulated_rank
 from ...errors import InvalidOption, NotSupported
 from ...ir import bits
 from ...ir.names import optimizer_of
@@ -75,7 +75,7 @@ def run_on_ranks(make: Callable[[int], Made], world: int) -> list[RankRun]:
     ranks = []
     for rank in range(world):
         wholes: list[torch.Tensor] = []
-        with played(rank, world, wholes):
+        with simulated_rank(rank, world, wholes):
             graph, batches = make(rank)
             if not batches:
                 raise InvalidOption("run_on_ranks: make gives no call to run.")

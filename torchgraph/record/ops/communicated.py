@@ -61,7 +61,7 @@ def communicate(
     places = [[recorder.index(tensor) for tensor in call.into] for call in calls]
     for call in calls:
         functional = getattr(collectives.ops(), call.name).default
-        recorder.tape.collectives.sends(functional, (call.source, *call.rest))
+        recorder.tape.collectives.record_sent(functional, (call.source, *call.rest))
         for tensor in call.into:
             recorder.writes(op, tensor)
     with not_listening():

@@ -129,7 +129,7 @@ class Memory:
     def produced(self, tensor: torch.Tensor) -> int:
         """A new value for what a collective has given."""
         with not_listening():
-            self._tape.collectives.waited(tensor)
+            self._tape.collectives.record_result(tensor)
         return self.new(tensor)
 
     def result(self, tensor: torch.Tensor) -> int:

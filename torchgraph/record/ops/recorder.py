@@ -173,7 +173,7 @@ class Recorder:
             args, kwargs = number.exact_sizes(op, args, kwargs)
         given = self.refs(args), self.refs(kwargs)
         if known.begins:
-            self.tape.collectives.sends(op, args)
+            self.tape.collectives.record_sent(op, args)
         for tensor in operands.written(known, args, kwargs):
             self.writes(op, tensor)
         with not_listening():
@@ -234,7 +234,7 @@ class Recorder:
     def _add(self, op: OpOverload, given: Arguments, out: object) -> None:
         target, (args, kwargs) = rewritten(op, *given)
         if facts(op).begins:
-            self.tape.collectives.begins(out)
+            self.tape.collectives.record_begun(out)
         outs = self.outs(out, fresh=facts(op).waits)
         self.note(target, args, kwargs, outs)
 

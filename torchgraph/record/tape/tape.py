@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...distributed.came import Came
+from ...distributed.collective_log import CollectiveLog
 from ...guards.values import ANY as ANY
 from ...ir.program import Provenance
 from ...lines import SourceLine, in_subscript, looker
@@ -102,7 +102,7 @@ class Tape:
     """Tensors made from Python data, or from memory that nobody follows."""
     expectations: list[Expectation] = field(default_factory=list)
     steps: list[OptimizerStep] = field(default_factory=list)
-    collectives: Came = field(default_factory=Came, compare=False, repr=False)
+    collectives: CollectiveLog = field(default_factory=CollectiveLog, compare=False, repr=False)
     """What collectives gave, until the step is compared with a program."""
     observer: Callable[[Entry], None] | None = field(default=None, compare=False, repr=False)
     """Told of each entry as it is written; none but while `debug` prints them."""

@@ -22,10 +22,10 @@ from ...replay.switch import compiled_passes
 from .accuracy import Accuracy, result_errors
 from .bisection import Bisection
 from .divergence import Culprit, Divergence, divergence
-from .forced import Fault, Forced, Reference
 from .judge import alike
-from .side import GraphSide
-from .together import Alone, meetings
+from .nodewise import Fault, NodewiseComparison, Reference
+from .rank_agreement import SingleRank, collectives_of
+from .sandbox import ReplaySandbox
 from .trace import Trace, ends_of, region_of, traced
 
 
@@ -42,7 +42,7 @@ def passes_of(replay: Replay, options: Options) -> tuple[Pass, ...]:
     return pipeline(options)
 
 
-class Against:
+class ProgramComparison:
     """The captured program of a step, and what other programs have in its nodes' places.
 
     Args:
@@ -51,9 +51,11 @@ class Against:
         ranks: who decides how often programs run.
     """
 
-    def __init__(self, program: Program, side: GraphSide, ranks: Alone, *, exact: bool) -> None:
+    def __init__(
+        self, program: Program, sandbox: ReplaySandbox, ranks: SingleRank, *, exact: bool
+    ) -> None:
         self.program = program
-        self._side = side
+        self._sandbox = sandbox
         self._ranks = ranks
         self._exact = exact
         self._reference: Reference | None = None
@@ -63,28 +65,28 @@ class Against:
     ) -> Divergence | None:
         """The first value of ``program`` that its inputs do not explain; None for none."""
         outputs = outputs or program.signature.outputs
-        reference = self._known(wide=not self._exact)
-        with self._side.values(program.signature) as values:
+        reference = self._known(float64=not self._exact)
+        with self._sandbox.values(program.signature) as values:
             trace = traced(program, outputs, values, in_place=in_place)
             states = _states(program.signature, values) if in_place else {}
             ends = _without_skipped(ends_of(trace, outputs, states))
-            forced = Forced(reference, trace.seen, ends, exact=self._exact)
+            forced = NodewiseComparison(reference, trace.seen, ends, exact=self._exact)
             faults = forced.faults()
             fault = next(faults, None)
-            if not self._ranks.is_alone:
+            if not self._ranks.is_single:
                 deque(faults, maxlen=0)  # the other ranks go on to the end
-        return None if fault is None else _told(fault, program, trace, exact=self._exact)
+        return None if fault is None else _divergence_of(fault, program, trace, exact=self._exact)
 
     def culprit(self, passes: Sequence[Pass], options: Options) -> Culprit | None:
         """The pass and the edit that brought the fault; None when the passes did not."""
-        captured = self._side.captured
-        start = expanded(captured) if self._side.is_compiled else captured
+        captured = self._sandbox.captured
+        start = expanded(captured) if self._sandbox.is_compiled else captured
         return Bisection(start, passes, options.passes, self._is_wrong, self._ranks).culprit()
 
     def accuracy(self, executable: Lowered, found: Divergence | None) -> Accuracy:
         """How far what ``executable`` gives is from float64, beside eager's results."""
-        reference = self._known(wide=True)
-        with self._side.values(executable.signature) as values:
+        reference = self._known(float64=True)
+        with self._sandbox.values(executable.signature) as values:
             results = executable.function(values)
             graph = dict(zip(executable.outputs, results, strict=True))
             graph = {**_states(executable.signature, values), **graph}
@@ -96,25 +98,25 @@ class Against:
     def _is_wrong(self, program: Program) -> bool:
         """Whether it is on some rank."""
         program = expanded(program)
-        if not self._ranks.is_alone and not self._ranks.alike(meetings(program)):
+        if not self._ranks.is_single and not self._ranks.alike(collectives_of(program)):
             return True  # the ranks would not meet
         if not self._ranks.any(self.fault_of(program) is not None):
             return False
         if not self._exact:
             return True
-        reference = self._known(wide=False)
+        reference = self._known(float64=False)
         expected = reference.ends(reference.low)
-        with self._side.values(program.signature) as values:
+        with self._sandbox.values(program.signature) as values:
             returned = program.gm(*values)
             ends = dict(zip(program.signature.outputs, returned, strict=True))
             wrong = any(not bits.same(ends.get(out), value) for out, value in expected.items())
         return self._ranks.any(wrong)
 
-    def _known(self, *, wide: bool) -> Reference:
+    def _known(self, *, float64: bool) -> Reference:
         known = self._reference
-        if known is None or (wide and not known.exact):
-            with self._side.values(self.program.signature) as values:
-                known = Reference.of(self.program, values, wide=wide)
+        if known is None or (float64 and not known.exact):
+            with self._sandbox.values(self.program.signature) as values:
+                known = Reference.of(self.program, values, float64=float64)
             self._reference = known
         return known
 
@@ -136,7 +138,7 @@ def _without_skipped(ends: Mapping[OutputSpec, Any]) -> dict[OutputSpec, Any]:
     }
 
 
-def _told(fault: Fault, program: Program, trace: Trace, *, exact: bool) -> Divergence:
+def _divergence_of(fault: Fault, program: Program, trace: Trace, *, exact: bool) -> Divergence:
     """In terms of ``program``: the node that computes what is wrong."""
     made = _made_argument(fault, trace, exact=exact)
     if made is not None:

@@ -1,7 +1,7 @@
 """The optimizer's step of a pipeline: each rank updates what its stages use.
 
 What needs values of several ranks, as a norm over all gradients does, is computed by all of them,
-after they were handed over. So the update runs in turns, and ranks exchange values between.
+after they were handed over. So the update runs in segments, and ranks exchange values between.
 """
 
 from __future__ import annotations
@@ -89,20 +89,20 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Segment:
     """What a rank runs between two exchanges."""
 
     program: Program
     states: tuple[int, ...]
     """Which inputs of the update it takes, first."""
     takes: tuple[str, ...]
-    """Values of earlier turns, or of other ranks."""
+    """Values of earlier segments, or of other ranks."""
     gives: tuple[str, ...]
     """What it returns besides the outputs of the step."""
 
 
-class CallLock:
-    """The turns of each rank.
+class UpdatePartition:
+    """The segments of each rank.
 
     Args:
         update: what `update_of` returns.
@@ -130,9 +130,9 @@ class CallLock:
         self.returned = {out.target: self._return(out, v) for out, v in update.returns()}
         """Which ranks have an output."""
         self.exchanges = self._exchanges()
-        """What is handed over after each turn but the last."""
-        self.count = 1 + max([*self._levels.values(), *(turn + 1 for turn in self.exchanges)])
-        self._call_lock = self._delayed()
+        """What is handed over after each segment but the last."""
+        self.count = 1 + max([*self._levels.values(), *(segment + 1 for segment in self.exchanges)])
+        self._segments = self._delayed()
         self._check_reads()
 
     def _home_of(self, spec: InputSpec) -> Ranks:
@@ -146,9 +146,9 @@ class CallLock:
             )
             return frozenset({self._owners[share.place.stage]})
         early = spec.fqn in self._cut.stages.written
-        return self._ranks_of(spec) if early or self._may_be_away(spec) else self.everybody
+        return self._ranks_of(spec) if early or self._may_be_remote(spec) else self.everybody
 
-    def _may_be_away(self, spec: InputSpec) -> bool:
+    def _may_be_remote(self, spec: InputSpec) -> bool:
         """True for what has a value that says: I am not here."""
         inexact = spec.meta is not None and (
             spec.meta.dtype.is_floating_point or spec.meta.dtype.is_complex
@@ -174,7 +174,7 @@ class CallLock:
         return {spec.fqn: number for number, spec in enumerate(inputs)}
 
     @functools.cached_property
-    def kept(self) -> dict[int, Ranks]:
+    def owned(self) -> dict[int, Ranks]:
         """Tensors that a step writes, by position: the ranks that do so, where not all do."""
         outs = self._cut.program.signature.outputs
         written = {out.target for out in outs if out.kind is OutputKind.UPDATE}
@@ -186,15 +186,15 @@ class CallLock:
             and self._home_of(spec) != self.everybody
         }
 
-    def told(self) -> list[Transfer]:
+    def transfers_to_all(self) -> list[Transfer]:
         """What is handed to all after each step, since nothing could say that it is elsewhere."""
         inputs = self._cut.program.signature.inputs
-        told = [(n, inputs[n].meta) for n in self.kept if not self._may_be_away(inputs[n])]
-        return [self.to_all(number, meta) for number, meta in told if meta is not None]
+        found = [(n, inputs[n].meta) for n in self.owned if not self._may_be_remote(inputs[n])]
+        return [self.to_all(number, meta) for number, meta in found if meta is not None]
 
     def to_all(self, number: int, meta: TensorMeta) -> Transfer:
         """A state, handed by a rank that keeps it to those that do not."""
-        ranks = self.kept[number]
+        ranks = self.owned[number]
         return Transfer(str(number), meta, min(ranks), self.everybody - ranks)
 
     def _place(self, node: fx.Node) -> None:
@@ -207,7 +207,7 @@ class CallLock:
         return max((self._want(value, rank) for rank in self._homes[reader]), default=0)
 
     def _want(self, value: fx.Node, rank: int) -> int:
-        """The turn in which ``rank`` can read a value."""
+        """The segment in which ``rank`` can read a value."""
         if rank in self._homes[value]:
             return self._levels[value]
         self._wanted[value, rank] = None
@@ -240,13 +240,15 @@ class CallLock:
                 )
             source = min(self._homes[value])
             meta = TensorMeta.of(fake)
-            turn = self._levels[value]
-            found[turn].append(Transfer(value.name, meta, source, frozenset(ranks)))
+            segment = self._levels[value]
+            found[segment].append(Transfer(value.name, meta, source, frozenset(ranks)))
         return dict(found)
 
     def _delayed(self) -> dict[fx.Node, int]:
-        """The turn of each node: the last, unless what others wait for needs it before."""
-        latest = {one.name: turn for turn, transfers in self.exchanges.items() for one in transfers}
+        """The segment of each node: the last, unless what others wait for needs it before."""
+        latest = {
+            one.name: segment for segment, transfers in self.exchanges.items() for one in transfers
+        }
         found: dict[fx.Node, int] = {}
         for node in reversed(list(self._levels)):
             readers = [found[user] for user in node.users if user in found]
@@ -258,10 +260,10 @@ class CallLock:
         return {node: found[node] for node in self._levels}
 
     def _check_reads(self) -> None:
-        """A state is read in no later turn than that in which it is written."""
+        """A state is read in no later segment than that in which it is written."""
         for state, value in self._update.states().items():
-            written = self._call_lock[value] if isinstance(value, fx.Node) else 0
-            late = next((u for u in state.users if self._call_lock.get(u, 0) > written), None)
+            written = self._segments[value] if isinstance(value, fx.Node) else 0
+            late = next((u for u in state.users if self._segments.get(u, 0) > written), None)
             if late is not None and value is not state:
                 raise NotPipelined(
                     f"The update reads {state.name} after a rank of the pipeline has written it.",
@@ -270,7 +272,7 @@ class CallLock:
 
     # --- programs ---------------------------------------------------------------------------------
 
-    def turns_of(self, rank: int) -> list[Turn | None]:
+    def segments_of(self, rank: int) -> list[Segment | None]:
         """What the rank at that position runs; None where it only waits for others."""
         results = self._results_of(rank)
         sent = {one.name for many in self.exchanges.values() for one in many if one.source == rank}
@@ -284,12 +286,14 @@ class CallLock:
         readers: defaultdict[fx.Node, int] = defaultdict(int)
         for node in own:
             for one in node.all_input_nodes:
-                readers[one] = max(readers[one], self._call_lock[node])
-        for turn, transfers in self.exchanges.items():
+                readers[one] = max(readers[one], self._segments[node])
+        for segment, transfers in self.exchanges.items():
             for node in self._levels:
                 if any(one.name == node.name and one.source == rank for one in transfers):
-                    readers[node] = max(readers[node], turn + 1)
-        return [self._turn(rank, turn, own, results, readers) for turn in range(self.count)]
+                    readers[node] = max(readers[node], segment + 1)
+        return [
+            self._segment(rank, segment, own, results, readers) for segment in range(self.count)
+        ]
 
     def _results_of(self, rank: int) -> list[tuple[OutputSpec, object]]:
         return [
@@ -299,7 +303,7 @@ class CallLock:
         ]
 
     def _with_numbers(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
-        """With the Python numbers that they read of earlier turns: they are computed again."""
+        """With the Python numbers that they read of earlier segments: they are computed again."""
         found = set(nodes)
         pending = list(nodes)
         while pending:
@@ -310,16 +314,16 @@ class CallLock:
                     pending.append(one)
         return [node for node in self._levels if node in found]
 
-    def _turn(
+    def _segment(
         self,
         rank: int,
-        turn: int,
+        segment: int,
         own: Sequence[fx.Node],
         results: Iterable[tuple[OutputSpec, object]],
         readers: Mapping[fx.Node, int],
-    ) -> Turn | None:
-        nodes = self._with_numbers([node for node in own if self._call_lock[node] == turn])
-        returned = list(results) if turn == self.count - 1 else []
+    ) -> Segment | None:
+        nodes = self._with_numbers([node for node in own if self._segments[node] == segment])
+        returned = list(results) if segment == self.count - 1 else []
         if not nodes and not returned:
             return None
         inside = set(nodes)
@@ -334,7 +338,7 @@ class CallLock:
         gives = [
             node
             for node in nodes
-            if readers[node] > turn and isinstance(node.meta.get("val"), torch.Tensor)
+            if readers[node] > segment and isinstance(node.meta.get("val"), torch.Tensor)
         ]
         read = [*gives, *(value for _, value in returned)]
         part = Extract(self._update, nodes, given, read)
@@ -345,7 +349,7 @@ class CallLock:
         last = {
             spec.fqn
             for spec, node in self._update.inputs()
-            if spec.role is Role.ACCUMULATOR and readers[node] <= turn
+            if spec.role is Role.ACCUMULATOR and readers[node] <= segment
         }
         specs = tuple(
             replace(spec, role=Role.INPUT)
@@ -354,6 +358,6 @@ class CallLock:
             for spec in program.signature.inputs
         )
         program.signature = replace(program.signature, inputs=specs)
-        return Turn(
+        return Segment(
             program, tuple(part.states), tuple(part.takes), tuple(node.name for node in gives)
         )

@@ -16,7 +16,7 @@ from ...replay.replay import Replay
 from ..eager import GENERATOR, inputs_of
 
 
-class GraphSide:
+class ReplaySandbox:
     """What a program takes, as often as needed, and what it leaves by name."""
 
     def __init__(self, replay: Replay, call: Call, step: Step) -> None:

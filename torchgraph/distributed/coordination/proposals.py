@@ -1,4 +1,4 @@
-"""What each rank says before a call, and what comes of it: the same on every rank."""
+"""Proposals of all ranks before a call, and the decision on them: the same on every rank."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from ..errors import RanksDiffer
 
 
-class Does(enum.Enum):
-    """What a rank is about to do."""
+class Action(enum.Enum):
+    """Actions that a rank may propose for its call."""
 
     REPLAY = "run its program"
     EAGER = "run in eager"
@@ -21,18 +21,18 @@ class Does(enum.Enum):
     LOOK = "run in eager, and its program on copies"
 
 
-RUNS = frozenset({Does.REPLAY, Does.CONFIRM, Does.LOOK})
-"""What takes a program that all ranks have."""
+RUNS = frozenset({Action.REPLAY, Action.CONFIRM, Action.LOOK})
+"""Actions that run a program, which all ranks have to have."""
 
 
-class Card(NamedTuple):
-    """What one rank says about its call."""
+class Proposal(NamedTuple):
+    """The action that one rank proposes, with hashes of everything that ranks have to agree on."""
 
     graph: str
-    """Which Graph it calls, in words that are equal on all ranks."""
-    does: Does
+    """The Graph that is called, in words that are equal on all ranks."""
+    does: Action
     program: str = ""
-    """A hash of the program and its options; of what is the same on all ranks in it."""
+    """A hash of the program and its options, without what may differ between ranks."""
     passes: str = ""
     """A hash of its passes."""
     runs_on: str = ""
@@ -53,25 +53,25 @@ class Card(NamedTuple):
 
     @property
     def stands_alone(self) -> bool:
-        """True where ranks that all say the same are right."""
+        """True where equal proposals may run: each reduces exactly the gradients that it has."""
         return all(list(mine) == list(used) for _, mine, used in self._reductions())
 
     def _reductions(self) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
         return ((ranks, *pair) for ranks, pairs in self.reduced.items() for pair in pairs)
 
     def text(self) -> str:
-        """For the others."""
+        """The proposal as JSON, for the other ranks."""
         return json.dumps([self.graph, self.does.name, *self[2:]])
 
     @classmethod
-    def parse(cls, text: str) -> Card:
-        """Read what `text` has written."""
+    def parse(cls, text: str) -> Proposal:
+        """The proposal that `text` has written."""
         graph, does, *rest = json.loads(text)
-        return cls(graph, Does[does], *rest)
+        return cls(graph, Action[does], *rest)
 
 
-class Verdict(NamedTuple):
-    """What all ranks do."""
+class Decision(NamedTuple):
+    """The decision of all ranks: whether each runs what it proposed."""
 
     goes: bool
     """Each does what it was about to do; else all run in eager."""
@@ -83,8 +83,8 @@ class Verdict(NamedTuple):
     """A rank that stays on aten, where others run Inductor's code: so all have to."""
 
 
-def judge(cards: Mapping[int, Card], *, programs: bool = True) -> Verdict:
-    """What comes of the cards, by rank.
+def decide(proposals: Mapping[int, Proposal], *, programs: bool = True) -> Decision:
+    """The decision on ``proposals``, by rank.
 
     Args:
         programs: programs of equal inputs have to be the same, and the optimizers' numbers.
@@ -92,46 +92,48 @@ def judge(cards: Mapping[int, Card], *, programs: bool = True) -> Verdict:
     Raises:
         RanksDiffer: they call different Graphs.
     """
-    first = min(cards)
-    for rank, card in cards.items():
-        if card.graph != cards[first].graph:
+    first = min(proposals)
+    for rank, proposal in proposals.items():
+        if proposal.graph != proposals[first].graph:
             raise RanksDiffer(
-                f"Rank {first} calls {cards[first].graph}, rank {rank} calls {card.graph}.",
+                f"Rank {first} calls {proposals[first].graph}, rank {rank} calls {proposal.graph}.",
                 fix="let all ranks call the same Graphs in the same order.",
             )
-    if not _reduce_what_is_used(cards):
-        return Verdict(False)
-    acts = {rank: card for rank, card in cards.items() if card.does in RUNS}
+    if not _reduce_what_is_used(proposals):
+        return Decision(False)
+    running = {rank: one for rank, one in proposals.items() if one.does in RUNS}
     if programs:
-        differ = _apart(acts, lambda card: card.kind, lambda card: card.program) or _apart(
-            acts, lambda card: card.kind + card.code, lambda card: card.passes
-        )
-        numbers = _apart(acts, lambda card: "", lambda card: card.numbers)
+        differ = _apart(running, lambda one: one.kind, lambda one: one.program)
+        differ = differ or _apart(running, lambda one: one.kind + one.code, lambda one: one.passes)
+        numbers = _apart(running, lambda one: "", lambda one: one.numbers)
         if differ or numbers:
-            return Verdict(False, differ, numbers)
-        if len({card.code for card in acts.values()}) > 1:  # what they update would drift apart
-            staying = (rank for rank, card in acts.items() if card.runs_on == "aten")
-            return Verdict(False, stays=min(staying, default=None))
-    return Verdict(len(acts) == len(cards) and _collectives_agree(cards))
+            return Decision(False, differ, numbers)
+        codes = {one.code for one in running.values()}
+        if len(codes) > 1:  # parameters updated by different code would diverge
+            staying = (rank for rank, one in running.items() if one.runs_on == "aten")
+            return Decision(False, stays=min(staying, default=None))
+    return Decision(len(running) == len(proposals) and _collectives_agree(proposals))
 
 
 def _apart(
-    cards: Mapping[int, Card], of: Callable[[Card], str], said: Callable[[Card], str]
+    proposals: Mapping[int, Proposal],
+    of: Callable[[Proposal], str],
+    said: Callable[[Proposal], str],
 ) -> tuple[int, int] | None:
-    """The first two ranks that are of one kind and say different things."""
+    """The first two ranks with equal ``of`` and different ``said``."""
     met: dict[str, int] = {}
-    for rank in sorted(cards):
-        other = met.setdefault(of(cards[rank]), rank)
-        if said(cards[other]) != said(cards[rank]):
+    for rank in sorted(proposals):
+        other = met.setdefault(of(proposals[rank]), rank)
+        if said(proposals[other]) != said(proposals[rank]):
             return other, rank
     return None
 
 
-def _reduce_what_is_used(cards: Mapping[int, Card]) -> bool:
-    """Whether the programs average those gradients that any of them has, and no others."""
-    for card in cards.values():
-        for ranks, pairs in card.reduced.items():
-            members = [cards[int(rank)] for rank in ranks.split(",") if int(rank) in cards]
+def _reduce_what_is_used(proposals: Mapping[int, Proposal]) -> bool:
+    """True when the programs average the gradients that any of them has, and no others."""
+    for proposal in proposals.values():
+        for ranks, pairs in proposal.reduced.items():
+            members = [proposals[int(rank)] for rank in ranks.split(",") if int(rank) in proposals]
             for number, (_, used) in enumerate(pairs):
                 theirs = [one.reduced.get(ranks, ()) for one in members]
                 mine = [one[number][0] for one in theirs if number < len(one)]
@@ -140,12 +142,12 @@ def _reduce_what_is_used(cards: Mapping[int, Card]) -> bool:
     return True
 
 
-def _collectives_agree(cards: Mapping[int, Card]) -> bool:
-    """Whether the ranks of each group meet in the same collectives, in the same order."""
-    for card in cards.values():
-        for ranks, order in card.collectives.items():
+def _collectives_agree(proposals: Mapping[int, Proposal]) -> bool:
+    """True when the ranks of each group run the same collectives over it in the same order."""
+    for proposal in proposals.values():
+        for ranks, order in proposal.collectives.items():
             members = [int(rank) for rank in ranks.split(",")]
-            if any(cards[m].collectives.get(ranks) != order for m in members if m in cards):
+            if any(proposals[m].collectives.get(ranks) != order for m in members if m in proposals):
                 return False
     return True
 

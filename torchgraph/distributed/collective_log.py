@@ -1,6 +1,7 @@
-"""What collectives gave in a step that runs twice: the second time nobody is asked again.
+"""Log of the collectives of a step, for a second run of the step that communicates with nobody.
 
-A rank runs a step twice to compare two programs of it. The others may not, and would not answer.
+A rank runs a step twice to compare two programs of it. The other ranks may not run it again, so in
+the second run each collective takes its result from the log.
 """
 
 from __future__ import annotations
@@ -19,109 +20,109 @@ from .._torch.listening import listening, not_listening
 
 @dataclass
 class _Collective:
-    """One collective of a step: what it sent, and what it gave; None until it is waited for."""
+    """One collective of a step: its inputs, and its result; None until it is waited for."""
 
     name: str
     rest: tuple[Any, ...]
     sent: list[torch.Tensor]
-    gave: torch.Tensor | None = None
+    result: torch.Tensor | None = None
 
     def is_like(self, name: str, rest: tuple[Any, ...], sent: Sequence[torch.Tensor]) -> bool:
-        """True for a collective that does the same to tensors of the same shapes."""
+        """True for the same op and settings on tensors of the same shapes and dtypes."""
         shapes = [(one.shape, one.dtype) for one in sent] == [(t.shape, t.dtype) for t in self.sent]
         return shapes and (self.name, self.rest) == (name, rest)
 
     def sends(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """True for the very same elements."""
+        """True when ``tensors`` are equal to its inputs, element by element."""
         return all(map(torch.equal, self.sent, tensors))
 
 
-class Came:
-    """What the collectives of one step sent and gave, in the order in which they begin."""
+class CollectiveLog:
+    """Inputs and results of the collectives of one step, in the order in which they begin."""
 
     def __init__(self) -> None:
         self._known: list[_Collective] = []
         self._begun: dict[int, tuple[_Collective, torch.Tensor]] = {}
-        """With its result, by the storage of that, until it is waited for."""
+        """Storage of a result -> its collective and the result, until it is waited for."""
         self._next = 0
         self.compared: list[tuple[str, torch.Tensor, torch.Tensor]] = []
-        """(which, what it sent, what it sends when the step runs again): these should agree."""
+        """(collective, input in the first run, input in the second): the inputs should be equal."""
 
     def __bool__(self) -> bool:
-        return bool(self._known) and all(one.gave is not None for one in self._known)
+        return bool(self._known) and all(one.result is not None for one in self._known)
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Remove all entries."""
         self._known = []
         self._begun = {}
         self._next = 0
         self.compared = []
 
-    def sends(self, op: OpOverload, args: tuple[Any, ...]) -> None:
-        """A collective is about to begin."""
+    def record_sent(self, op: OpOverload, args: tuple[Any, ...]) -> None:
+        """Record the inputs of a collective that is about to begin."""
         with torch.no_grad(), not_listening():
             sent = [tensor.detach().clone() for tensor in _tensors(args[0])]
         self._known.append(_Collective(_name(op), args[1:], sent))
 
-    def begins(self, result: object) -> None:
-        """It has begun."""
+    def record_begun(self, result: object) -> None:
+        """Record the result of the last collective, which has begun and may still be running."""
         if isinstance(result, torch.Tensor):
             self._begun[storage_id(result)] = self._known[-1], result.detach()
 
-    def waited(self, result: torch.Tensor) -> None:
-        """What one gave is there; ``result`` may be a part of it."""
-        known, whole = self._begun.pop(storage_id(result), (None, result))
+    def record_result(self, value: torch.Tensor) -> None:
+        """Record the values of a result that was waited for; ``value`` may be a view of it."""
+        known, whole = self._begun.pop(storage_id(value), (None, value))
         if known is not None:
             with torch.no_grad():
-                known.gave = whole.clone()
+                known.result = whole.clone()
 
     @contextmanager
-    def written(self) -> Iterator[None]:
-        """The collectives of the block are kept."""
+    def recording(self) -> Iterator[None]:
+        """Record the collectives that run in the block."""
 
         def hear(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
             if is_begun(op):
-                self.sends(op, args)
+                self.record_sent(op, args)
             with not_listening():
                 out = op(*args, **kwargs)
                 if is_begun(op):
-                    self.begins(out)
+                    self.record_begun(out)
                 elif is_wait(op) and isinstance(out, torch.Tensor):
-                    self.waited(out)
+                    self.record_result(out)
             return out
 
         with listening(hear):
             yield
 
     @contextmanager
-    def repeated(self) -> Iterator[None]:
-        """The collectives of the block give what those gave that were kept."""
+    def replaying(self) -> Iterator[None]:
+        """Let the collectives of the block return the recorded results, without communication."""
         self.rewind()
 
         def hear(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
             with not_listening():
-                return self.again(op, args) if is_begun(op) else op(*args, **kwargs)
+                return self.replay_next(op, args) if is_begun(op) else op(*args, **kwargs)
 
         with listening(hear):
             yield
 
     def rewind(self) -> None:
-        """`again` begins with the first."""
+        """Let `replay_next` begin with the first entry."""
         self._next = 0
         self.compared = []
 
-    def again(self, op: OpOverload, args: tuple[Any, ...]) -> torch.Tensor:
-        """What the next collective gave, or, for what was sent before, what an earlier one gave.
+    def replay_next(self, op: OpOverload, args: tuple[Any, ...]) -> torch.Tensor:
+        """The result of the next entry, or of an earlier one with the same inputs.
 
         Raises:
-            RuntimeError: it is another one.
+            RuntimeError: the next entry is of another collective.
         """
         found = self._found(_name(op), args[1:], list(_tensors(args[0])))
-        assert found.gave is not None
+        assert found.result is not None
         if writes_argument(op):
             first: torch.Tensor = args[0]
-            return first.copy_(found.gave)
-        return found.gave.clone()
+            return first.copy_(found.result)
+        return found.result.clone()
 
     def _found(self, name: str, rest: tuple[Any, ...], sent: list[torch.Tensor]) -> _Collective:
         number = self._next

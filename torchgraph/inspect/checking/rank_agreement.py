@@ -23,32 +23,32 @@ from ...ir.values import tensors_of
 Found = TypeVar("Found")
 
 
-class Alone:
+class SingleRank:
     """A step that communicates with nobody decides by itself."""
 
-    is_alone = True
+    is_single = True
     rank: int | None = None
 
-    def told(self, value: Found) -> list[Found]:
+    def all_gather(self, value: Found) -> list[Found]:
         """What each rank says, in order."""
         return [value]
 
     def any(self, flag: bool) -> bool:
         """True where it is so on some rank."""
-        return any(self.told(flag))
+        return any(self.all_gather(flag))
 
     def most(self, number: int) -> int:
         """The largest number."""
-        return max(self.told(number))
+        return max(self.all_gather(number))
 
     def alike(self, value: object) -> bool:
         """True where all ranks say the same."""
-        first, *others = self.told(value)
+        first, *others = self.all_gather(value)
         return all(other == first for other in others)
 
     def same(self, what: str, lines: Sequence[str]) -> None:
         """Raise RanksOutOfStep, on all ranks, where their lines differ."""
-        told = self.told(list(lines))
+        told = self.all_gather(list(lines))
         for rank, other in enumerate(told):
             for number, pair in enumerate(itertools.zip_longest(told[0], other), start=1):
                 if pair[0] != pair[1]:
@@ -60,30 +60,30 @@ class Alone:
 
     def first(self, place: int, found: Found | None) -> tuple[int | None, Found] | None:
         """What the rank has found whose ``place`` in the program is the first, and which it is."""
-        told = enumerate(self.told((place, found)))
+        told = enumerate(self.all_gather((place, found)))
         ones = [(at, rank, one) for rank, (at, one) in told if one is not None]
         if not ones:
             return None
         _, rank, one = min(ones, key=lambda entry: entry[:2])
-        return (None if self.is_alone else rank), one
+        return (None if self.is_single else rank), one
 
 
-class Together(Alone):
+class AllRanks(SingleRank):
     """All ranks of the default process group, which have called ``graph.check()``."""
 
-    is_alone = False
+    is_single = False
 
     def __init__(self) -> None:
         self.rank = ranks.rank()
 
-    def told(self, value: Found) -> list[Found]:
+    def all_gather(self, value: Found) -> list[Found]:
         """What each rank says: all have to come here."""
-        return ranks.told(value)
+        return ranks.all_gather(value)
 
 
-def deciding(programs: Sequence[Program]) -> Alone:
+def deciding(programs: Sequence[Program]) -> SingleRank:
     """Who decides on a check of these programs."""
-    return Together() if any(map(communicates, programs)) else Alone()
+    return AllRanks() if any(map(communicates, programs)) else SingleRank()
 
 
 def communicates(program: Program) -> bool:
@@ -91,7 +91,7 @@ def communicates(program: Program) -> bool:
     return any(effects.of(node).communicates for node in program.nodes)
 
 
-def meetings(program: Program) -> list[str]:
+def collectives_of(program: Program) -> list[str]:
     """The collectives of a program in their order: what ranks have to have in common."""
     return [_line(node) for node in program.nodes if effects.of(node).communicates]
 

@@ -16,11 +16,10 @@ import torch
 from torch import fx
 
 from ...ir.program import OutputKind, OutputSpec, Program
-from ..arrivals import waited
-from ..ops import base_name
-from .judge import Stretch, errors, is_right
+from ..ops import base_name, wait_for_collective
+from .float64 import Float64Runner, RngStates, each, like, to_float64
+from .judge import ExpectedValue, errors, is_right
 from .trace import Seen
-from .wide import Draws, Wide, each, like, widened
 
 _UNSET = ("empty", "new_empty")
 """Ops whose results hold whatever was there."""
@@ -54,23 +53,23 @@ class Reference:
     """Each value as eager has it."""
     exact: dict[fx.Node, Any] = field(default_factory=dict)
     """Each value along a chain in float64."""
-    draws: Draws = field(default_factory=Draws)
+    draws: RngStates = field(default_factory=RngStates)
     fallbacks: dict[str, str] = field(default_factory=dict)
     """Op -> why it ran in its own dtype all the same."""
 
     @classmethod
-    def of(cls, program: Program, values: Sequence[Any], *, wide: bool) -> Reference:
-        """Run ``program`` over values, and along with it in float64 where ``wide``."""
+    def of(cls, program: Program, values: Sequence[Any], *, float64: bool) -> Reference:
+        """Run ``program`` over values, and along with it in float64 where ``float64``."""
         found = cls(program)
-        runner = Wide(found.draws)
+        runner = Float64Runner(found.draws)
         found.fallbacks = runner.fallbacks
         for node in _start(program, values, found.low):
             found.draws.note(node)
             args, kwargs = _given(node, found.low)
             low = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
-            found.low[node] = waited(node, low)
-        if wide:
-            _follow_wide(found, runner)
+            found.low[node] = wait_for_collective(node, low)
+        if float64:
+            _run_in_float64(found, runner)
         return found
 
     def ends(self, values: Mapping[fx.Node, Any]) -> dict[OutputSpec, Any]:
@@ -95,16 +94,16 @@ def _constant(gm: fx.GraphModule, path: str) -> Any:
     return found
 
 
-def _follow_wide(found: Reference, runner: Wide) -> None:
+def _run_in_float64(found: Reference, runner: Float64Runner) -> None:
     for node in found.program.nodes:
         if node.op in ("placeholder", "get_attr"):
-            found.exact[node] = widened(found.low[node])
+            found.exact[node] = to_float64(found.low[node])
         elif node.op == "call_function":
-            found.exact[node] = _wide(node, found.exact, found.low, runner)
+            found.exact[node] = _float64(node, found.exact, found.low, runner)
 
 
-def _wide(
-    node: fx.Node, values: Mapping[fx.Node, Any], low: Mapping[fx.Node, Any], runner: Wide
+def _float64(
+    node: fx.Node, values: Mapping[fx.Node, Any], low: Mapping[fx.Node, Any], runner: Float64Runner
 ) -> Any:
     """What ``node`` gives in float64; what is no float is as it was in the step."""
     if low[node] is None:
@@ -131,7 +130,7 @@ def _argument(argument: Any, values: Mapping[fx.Node, Any]) -> Any:
     return fx.map_arg(argument, values.__getitem__)
 
 
-class Forced:
+class NodewiseComparison:
     """Judges the values of one other program.
 
     Args:
@@ -149,11 +148,11 @@ class Forced:
         self._reference = reference
         self._seen = seen
         self._exact = exact
-        self._wide = Wide(reference.draws)
+        self._float64 = Float64Runner(reference.draws)
         self._noise = torch.Generator().manual_seed(0)
-        self._narrow: dict[fx.Node, Any] = {}
+        self._native: dict[fx.Node, Any] = {}
         self._chains: dict[str, dict[fx.Node, Any]] = (
-            {} if exact else {"wide": {}, "shaken": {}, "eager": {}}
+            {} if exact else {"float64": {}, "perturbed": {}, "eager": {}}
         )
         self._ends: dict[fx.Node, list[OutputSpec]] = {}
         self._end_values = ends
@@ -176,7 +175,7 @@ class Forced:
             self._enter(node, None)
             return
         found = self._stretch(node)
-        narrow = found.narrow if isinstance(found, Stretch) else found
+        native = found.native if isinstance(found, ExpectedValue) else found
         seen = self._seen.get(node.name)
         judged = seen is not None and isinstance(seen.value, (torch.Tensor, bool, int, float))
         unset = base_name(node.target).startswith(_UNSET)
@@ -185,55 +184,59 @@ class Forced:
         else:
             if not unset and not is_right(seen.value, found, exact=self._exact):
                 yield self._fault(node, seen, found)
-            self._enter(node, like(seen.value, narrow))
+            self._enter(node, like(seen.value, native))
         if not unset:
             yield from self._at_ends(node, found)
 
     def _stretch(self, node: fx.Node) -> Any:
-        args, kwargs = _given(node, self._narrow)
+        args, kwargs = _given(node, self._native)
         with self._reference.draws.again(node):
-            narrow = waited(node, node.target(*args, **kwargs))  # type: ignore[operator]  # an op
+            native = wait_for_collective(node, node.target(*args, **kwargs))  # type: ignore[operator]  # an op
         if self._exact:
-            return narrow
+            return native
         found = {
-            name: self._wide.run(node, *_given(node, chain), args, kwargs)
+            name: self._float64.run(node, *_given(node, chain), args, kwargs)
             for name, chain in self._chains.items()
         }
-        decided = {name: _decided(value, narrow) for name, value in found.items()}
-        return Stretch(
-            narrow, decided["wide"], decided["shaken"], self._reference.low[node], found["eager"]
+        decided = {name: _decided(value, native) for name, value in found.items()}
+        return ExpectedValue(
+            native,
+            decided["float64"],
+            decided["perturbed"],
+            self._reference.low[node],
+            found["eager"],
         )
 
     def _take(self, node: fx.Node, found: Any) -> None:
         """Go on with what was computed here."""
-        if not isinstance(found, Stretch):
-            self._narrow[node] = found
+        if not isinstance(found, ExpectedValue):
+            self._native[node] = found
             return
-        self._narrow[node] = found.narrow
-        self._chains["wide"][node] = found.wide
-        self._chains["shaken"][node] = self._shaken(found.shaken, found.narrow)
-        self._chains["eager"][node] = _decided(found.eager_wide, self._reference.low[node])
+        self._native[node] = found.native
+        self._chains["float64"][node] = found.float64
+        self._chains["perturbed"][node] = self._perturbed(found.perturbed, found.native)
+        self._chains["eager"][node] = _decided(found.eager_float64, self._reference.low[node])
 
     def _enter(self, node: fx.Node, value: Any) -> None:
         """Go on with what the other program has, and eager at the same place."""
-        self._narrow[node] = value
+        self._native[node] = value
         if self._exact:
             return
-        self._chains["wide"][node] = widened(value)
-        self._chains["shaken"][node] = self._shaken(widened(value), value)
-        self._chains["eager"][node] = widened(self._reference.low[node])
+        self._chains["float64"][node] = to_float64(value)
+        self._chains["perturbed"][node] = self._perturbed(to_float64(value), value)
+        self._chains["eager"][node] = to_float64(self._reference.low[node])
 
-    def _shaken(self, value: Any, narrow: Any) -> Any:
+    def _perturbed(self, value: Any, native: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            if not isinstance(narrow, (list, tuple)):
+            if not isinstance(native, (list, tuple)):
                 return value
-            return each(value, map(self._shaken, value, narrow))
-        if not isinstance(value, torch.Tensor) or not isinstance(narrow, torch.Tensor):
+            return each(value, map(self._perturbed, value, native))
+        if not isinstance(value, torch.Tensor) or not isinstance(native, torch.Tensor):
             return value
-        if value.dtype is not torch.float64 or not narrow.is_floating_point():
+        if value.dtype is not torch.float64 or not native.is_floating_point():
             return value
         noise = torch.rand(value.shape, dtype=torch.float64, generator=self._noise)
-        factor = noise.mul_(2).sub_(1).mul_(torch.finfo(narrow.dtype).eps).add_(1)
+        factor = noise.mul_(2).sub_(1).mul_(torch.finfo(native.dtype).eps).add_(1)
         return value * factor.to(value.device)
 
     def _at_ends(self, node: fx.Node, found: Any) -> Iterator[Fault]:
@@ -255,10 +258,10 @@ class Forced:
         return seen is not None and is_right(value, seen.value, exact=True)
 
     def _fault(self, node: fx.Node, seen: Seen, found: Any) -> Fault:
-        given = _argument(node.args, self._narrow) if node.op == "call_function" else ()
-        if isinstance(found, Stretch):
+        given = _argument(node.args, self._native) if node.op == "call_function" else ()
+        if isinstance(found, ExpectedValue):
             own, allowed = errors(seen.value, found)
-            return Fault(node, seen, found.narrow, own, allowed, given)
-        wide = widened(found)
-        own, _ = errors(seen.value, Stretch(found, wide, wide, found, wide))
+            return Fault(node, seen, found.native, own, allowed, given)
+        float64 = to_float64(found)
+        own, _ = errors(seen.value, ExpectedValue(found, float64, float64, found, float64))
         return Fault(node, seen, found, own, 0.0, given)

@@ -1,6 +1,6 @@
-"""Numbers that ranks of one host show each other: a piece of memory, without a message.
+"""A barrier over shared memory for the ranks of one host, in which each rank shows a number.
 
-Each rank writes its own words alone, one after the other in two places: nobody comes to a meeting
+Each rank writes its own slots alone, alternating between two of them: no rank enters a barrier
 before all have read the one before.
 """
 
@@ -15,16 +15,16 @@ from contextlib import suppress
 
 _BITS = 32
 _YIELDS = 2000
-"""Looks that only let others run, for some milliseconds; then it sleeps in between."""
+"""Reads with `sched_yield` in between, which take some milliseconds; later ones sleep."""
 _SLEEP = 20e-6
 
 
-class Board:
-    """What ``count`` ranks share.
+class SharedSlots:
+    """Shared memory of ``count`` ranks, with two slots for each.
 
     Args:
         file: an open file of the size that `size` says.
-        place: which of the ranks this one is, from 0 on.
+        place: the index of this rank among them.
     """
 
     def __init__(self, file: int, count: int, place: int) -> None:
@@ -33,15 +33,15 @@ class Board:
 
     @staticmethod
     def size(count: int) -> int:
-        """Bytes."""
+        """The size of the file in bytes."""
         return 16 * count
 
     def show(self, meeting: int, number: int) -> None:
-        """This rank has come, with a number below 2^32."""
+        """Enter the barrier with a number below 2^32."""
         self._words[self._index(meeting) + self._place] = (meeting & 0xFFFFFFFF) << _BITS | number
 
     def same(self, meeting: int, seconds: float) -> bool | None:
-        """Whether all have come with the same number; None where they have not all come in time."""
+        """True when all ranks have entered with one number; None when some have not in time."""
         first = self._index(meeting)
         mine = self._words[first + self._place]
         looks, limit = 0, 0.0
@@ -63,21 +63,21 @@ class Board:
         return meeting % 2 * self._count
 
 
-def made(count: int) -> tuple[int, str]:
-    """A new file for a board, and its path: in memory where there is such a place."""
+def created(count: int) -> tuple[int, str]:
+    """A new file for `SharedSlots`, and its path: in /dev/shm where that exists."""
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
     file, path = tempfile.mkstemp(prefix="torchgraph-board-", dir=folder)
-    os.write(file, bytes(Board.size(count)))
+    os.write(file, bytes(SharedSlots.size(count)))
     return file, path
 
 
 def opened(path: str, count: int) -> int | None:
-    """The file of a board that another rank has made; None where it is not to be seen from here."""
+    """The file that another rank has created for `SharedSlots`; None where it is not visible."""
     with suppress(OSError):
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         found = os.fstat(file)
         own = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o600
-        if own and found.st_size == Board.size(count):
+        if own and found.st_size == SharedSlots.size(count):
             return file
         os.close(file)
     return None

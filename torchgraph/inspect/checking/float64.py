@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from ...ir import effects
-from ..arrivals import waited
+from ..ops import wait_for_collective
 
 aten = torch.ops.aten
 _OF_BITS = frozenset({aten.view.dtype, aten.nextafter.default})
@@ -18,14 +18,14 @@ _OF_BITS = frozenset({aten.view.dtype, aten.nextafter.default})
 _DROPOUT = aten.native_dropout.default
 
 
-def widened(value: Any) -> Any:
+def to_float64(value: Any) -> Any:
     """``value`` with its floats in float64 and its complex numbers in complex128."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             return value.to(torch.float64)
         return value.to(torch.complex128) if value.is_complex() else value
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return each(value, map(widened, value))
+        return each(value, map(to_float64, value))
     if isinstance(value, torch.dtype):
         if value.is_floating_point:
             return torch.float64
@@ -55,7 +55,7 @@ def like(value: Any, model: Any) -> Any:
     return made.copy_(value)
 
 
-class Draws:
+class RngStates:
     """The random state before each node that draws, so that it draws the same once more."""
 
     def __init__(self) -> None:
@@ -93,10 +93,10 @@ def _set_state(state: list[torch.Tensor]) -> None:
         torch.cuda.set_rng_state_all(state[1:])
 
 
-class Wide:
+class Float64Runner:
     """Runs nodes of a program over values in float64."""
 
-    def __init__(self, draws: Draws) -> None:
+    def __init__(self, draws: RngStates) -> None:
         self.fallbacks: dict[str, str] = {}
         """Op -> why it ran in its own dtype, on inputs rounded to it."""
         self._draws = draws
@@ -106,50 +106,50 @@ class Wide:
         node: fx.Node,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        narrow_args: Sequence[Any],
-        narrow_kwargs: Mapping[str, Any],
+        native_args: Sequence[Any],
+        native_kwargs: Mapping[str, Any],
     ) -> Any:
-        """What ``node`` gives for wide ``args``; the narrow ones show the dtypes of the program.
+        """What ``node`` gives for float64 ``args``; the native ones show the dtypes of the program.
 
         An op that draws does so in its own dtype, and so draws what it drew in the step. One
         without a kernel for float64 runs in its own dtype too; `fallbacks` has it.
         """
         target: Callable[..., Any] = node.target  # type: ignore[assignment]  # an op or a function
         if effects.of(node).random and target is not _DROPOUT:
-            return widened(self._narrow(node, args, kwargs, narrow_args, narrow_kwargs))
+            return to_float64(self._native(node, args, kwargs, native_args, native_kwargs))
         if target in _OF_BITS:
-            return widened(self._narrow(node, args, kwargs, narrow_args, narrow_kwargs))
+            return to_float64(self._native(node, args, kwargs, native_args, native_kwargs))
         if target is _DROPOUT:
-            return self._dropout(node, args, narrow_args)
+            return self._dropout(node, args, native_args)
         try:
-            given = {key: widened(value) for key, value in kwargs.items()}
-            return widened(waited(node, target(*map(widened, args), **given)))
+            given = {key: to_float64(value) for key, value in kwargs.items()}
+            return to_float64(wait_for_collective(node, target(*map(to_float64, args), **given)))
         except Exception as error:  # no kernel, or a check of dtypes in a user's own op
             self.fallbacks.setdefault(str(target), f"{type(error).__name__}: {_first_line(error)}")
-        return widened(self._narrow(node, args, kwargs, narrow_args, narrow_kwargs))
+        return to_float64(self._native(node, args, kwargs, native_args, native_kwargs))
 
-    def _narrow(
+    def _native(
         self,
         node: fx.Node,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        narrow_args: Sequence[Any],
-        narrow_kwargs: Mapping[str, Any],
+        native_args: Sequence[Any],
+        native_kwargs: Mapping[str, Any],
     ) -> Any:
-        given = [like(arg, model) for arg, model in zip(args, narrow_args, strict=True)]
-        named = {key: like(value, narrow_kwargs[key]) for key, value in kwargs.items()}
+        given = [like(arg, model) for arg, model in zip(args, native_args, strict=True)]
+        named = {key: like(value, native_kwargs[key]) for key, value in kwargs.items()}
         with self._draws.again(node):
-            return waited(node, node.target(*given, **named))  # type: ignore[operator]  # as above
+            return wait_for_collective(node, node.target(*given, **named))  # type: ignore[operator]  # as above
 
-    def _dropout(self, node: fx.Node, args: Sequence[Any], narrow_args: Sequence[Any]) -> Any:
-        """The mask is drawn in the program's dtype, the product is wide."""
+    def _dropout(self, node: fx.Node, args: Sequence[Any], native_args: Sequence[Any]) -> Any:
+        """The mask is drawn in the program's dtype, the product is float64."""
         with self._draws.again(node):
-            _, mask = _DROPOUT(*narrow_args)
+            _, mask = _DROPOUT(*native_args)
         value, probability, train = args
         if not train or not probability:
-            return widened(value), mask
+            return to_float64(value), mask
         scale = 0.0 if probability == 1 else 1.0 / (1.0 - probability)
-        return widened(value) * mask * scale, mask
+        return to_float64(value) * mask * scale, mask
 
 
 def _first_line(error: Exception) -> str:

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from ..._torch.distributed.process_groups import Store
 from ..errors import RankAbsent
-from .board import Board, made, opened
 from .presence import Presence, own_store
+from .shared_memory import SharedSlots, created, opened
 
 _COUNT = 16
 """Bits of a sum that count the ranks; above are their numbers."""
@@ -49,7 +49,7 @@ class Exchange:
         name = "all" if len(ranks) == presence.world else "-".join(map(str, ranks))
         self._store = own_store(f"exchange/{name}")
         self._lock = threading.Lock()
-        self._board: Board | None = None
+        self._slots: SharedSlots | None = None
         self._tried = False
 
     def same(self, number: int, seconds: float) -> bool:
@@ -61,7 +61,7 @@ class Exchange:
         """
         if not self._tried:
             self._tried = True
-            self._share_a_board(seconds)
+            self._share_memory(seconds)
         with self._lock:
             self.meetings += 1
             try:
@@ -70,13 +70,13 @@ class Exchange:
                 self.presence.explain(error)
                 raise
 
-    def _share_a_board(self, seconds: float) -> None:
+    def _share_memory(self, seconds: float) -> None:
         """Meet in shared memory from now on, where all ranks see the same."""
         texts = self.gather(self.presence.member.host, seconds)
         count, place = len(self.ranks), self.ranks.index(self.presence.rank)
         if len(set(texts)) > 1 or not hasattr(os, "sched_yield"):
             return
-        file, path = made(count) if place == 0 else (None, "")
+        file, path = created(count) if place == 0 else (None, "")
         path = self.gather(path, seconds)[0]
         if place:
             file = opened(path, count)
@@ -85,12 +85,12 @@ class Exchange:
             os.unlink(path)
         if file is not None:
             if found:
-                self._board = Board(file, count, place)
+                self._slots = SharedSlots(file, count, place)
             os.close(file)
 
     def _meet(self, number: int, seconds: float) -> bool:
-        if self._board is not None:
-            return self._meet_at(self._board, number, seconds)
+        if self._slots is not None:
+            return self._meet_at(self._slots, number, seconds)
         store, key, met = self._store, "sum", f"met/{self.meetings}"
         count = len(self.ranks)
         total = store.add(key, number << _COUNT | 1)
@@ -103,12 +103,12 @@ class Exchange:
         self._wait([met], seconds)
         return bool(store.get(met).decode() == _SAME)
 
-    def _meet_at(self, board: Board, number: int, seconds: float) -> bool:
-        board.show(self.meetings, number)
-        found = board.same(self.meetings, min(_AT_ONCE.total_seconds(), seconds))
+    def _meet_at(self, slots: SharedSlots, number: int, seconds: float) -> bool:
+        slots.show(self.meetings, number)
+        found = slots.same(self.meetings, min(_AT_ONCE.total_seconds(), seconds))
         if found is None:
-            self._wait_for(lambda: board.same(self.meetings, 0.0) is not None, seconds)
-            found = board.same(self.meetings, 0.0)
+            self._wait_for(lambda: slots.same(self.meetings, 0.0) is not None, seconds)
+            found = slots.same(self.meetings, 0.0)
         return bool(found)
 
     def gather(self, text: str, seconds: float) -> list[str]:
