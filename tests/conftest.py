@@ -15,7 +15,7 @@ from hypothesis import settings
 from torch.distributions import Distribution
 
 from tests.lower.conftest import interpreted as interpreted
-from torchgraph.calls.looks import schedule
+from torchgraph.calls.spot_checks import schedule
 from torchgraph.record.reads.line_reads import lines_of
 
 torch.set_num_threads(1)

@@ -17,7 +17,7 @@ from .distributed.words import env, placement, sbp, to_global, to_local
 from .graph import Graph
 from .inspect.bisecting.bisect import bisect
 from .library import depend
-from .record.asked.functions import pure
+from .record.ambient.functions import pure
 from .saved import LoadedGraph, load, save
 from .step_function import step, train_step
 

@@ -160,7 +160,7 @@ class Graph(Bucketing, Shown):
             )
         if is_listening() or is_tracing() or building():
             raise NestedGraph(f"{self._graph_name} is called inside the build of another Graph.")
-        with self._turns.lock:
+        with self._call_lock.lock:
             if self._block_tree.is_silent:
                 return self._run_step(args, kwargs)
             with self._telling():
@@ -174,7 +174,7 @@ class Graph(Bucketing, Shown):
         call: every rank has to call it. So it is with `state_dict`.
         """
         self._cache.forget_casts()
-        with self._turns.lock, self._signals:
+        with self._call_lock.lock, self._signals:
             self._cache.bring_home()
 
     @checked
@@ -183,7 +183,7 @@ class Graph(Bucketing, Shown):
 
         A later call records again, as the first one did.
         """
-        with self._turns.lock, self._signals:
+        with self._call_lock.lock, self._signals:
             self._forget()
             self._cache.graphs.release()
 
@@ -214,7 +214,7 @@ class Graph(Bucketing, Shown):
         Raises:
             StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
-        with self._turns.lock, self._signals:
+        with self._call_lock.lock, self._signals:
             self._cache.bring_home()
             self._progress = state.restore(state_dict, self._held(), strict=strict)
             self._schedulers.forget()
@@ -262,10 +262,10 @@ class Graph(Bucketing, Shown):
         found = None
         if memory is not None:
             look = partial(peaks.measured, around=self._replicated)
-            replay, call, found = self._aside(look, tuple(memory), {})
+            replay, call, found = self._dry_run(look, tuple(memory), {})
         options, fallback = self.config.options, self._recordings.fallback
         seconds = self._stage_seconds
-        held = (self._cache, options, seconds, fallback, self._looks, self._modules)
+        held = (self._cache, options, seconds, fallback, self._spot_checks, self._modules)
         return Report.of(self._graph_name, replay, call, *held, found)
 
     @checked
@@ -292,7 +292,7 @@ class Graph(Bucketing, Shown):
         """
         look = partial(check, around=self._replicated, precision=precision)
         found: Divergence | Accuracy | None
-        found = self._aside(look, args, kwargs)[-1]
+        found = self._dry_run(look, args, kwargs)[-1]
         return found
 
     def profile(self, *args: Any, **kwargs: Any) -> Profile:
@@ -305,20 +305,20 @@ class Graph(Bucketing, Shown):
             GradPresent; whatever a first call of the Graph may raise.
         """
         look = partial(profile, name=self._graph_name)
-        found: Profile = self._aside(look, args, kwargs)[-1]
+        found: Profile = self._dry_run(look, args, kwargs)[-1]
         return found
 
-    def _aside(
+    def _dry_run(
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
-        with self._turns.lock, self._signals, no_advice_taken(self.config.options):
+        with self._call_lock.lock, self._signals, no_advice_taken(self.config.options):
             self._cache.bring_home()
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
                 held = (self._scan, [self, *self._moved_by_build()], self.config.options)
                 for replay in self._programs_for(call):
-                    if not self._driven:
+                    if not self._own_update:
                         replay.guards.check_gradients(replay.name_of)
                     with self._building(), suppress(ValueMoved):  # it is for other values
                         return replay, call, look(replay, self.build, call, *held)

@@ -22,7 +22,7 @@ PARTS_OF_STEPS = (f"{__package__}.integrations", f"{__package__}.optim.graphed")
 """Modules of ours whose functions are parts of a step: what they read counts, as the user's do."""
 _ENTRANCES = frozenset(
     _PACKAGE + os.path.join(*path)
-    for path in (("graph.py",), ("calls", "aside.py"), ("calls", "again.py"))
+    for path in (("graph.py",), ("calls", "dry_run.py"), ("calls", "rerun.py"))
 )
 """Files through which a call of a Graph comes, or a step that is run for its own sake."""
 

@@ -50,7 +50,7 @@ class StepFunction(Graph):
     def __init__(self, function: Callable[..., Any]) -> None:
         self._take_function(function)
         super().__init__()
-        self._driven = True
+        self._own_update = True
         self._found = Discovered()
         self._kind: type[Any] | None = None
         """The class of its steps of objects, where it is a method."""
@@ -125,13 +125,13 @@ class StepFunction(Graph):
         return Step.scan(
             self._modules,
             self._optimizers,
-            driven=True,
+            own_update=True,
             tensors=found.tensors,
             containers=[*found.containers, *attributes, *self._stray_containers()],
             rebound=list(self._rebound.values()),
             replicas=self._replicas,
             numbers=list(self._numbers.values()),
-            looks=self._looks_at_values,
+            reads_values=self._reads_values,
         )
 
     def _unbound(

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 import torchgraph as tg
 from torchgraph._torch import OpOverload, schema_of
-from torchgraph.distributed.ranks import played
+from torchgraph.distributed.ranks import simulated_rank
 from torchgraph.ir.program import Program
 from torchgraph.ir.values import evaluate, mode_of, neutral, with_values
 
@@ -193,7 +193,7 @@ def recorded(layers: int, ranks: int = 1, sizes: Sizes = PRIMES) -> Program:
         ranks: split each layer so often; the sums over them are in the program.
     """
     torch.manual_seed(0)
-    with played(0, max(2, ranks), []):
+    with simulated_rank(0, max(2, ranks), []):
         model = Gpt(sizes, layers, ranks)
         optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
 

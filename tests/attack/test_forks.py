@@ -87,7 +87,7 @@ def test_a_forked_child_goes_on_as_eager_does(calls: int) -> None:
     goes_on()  # and so does the parent
 
 
-class Elsewhere:
+class Aliases:
     """Another thread that records a step, and stays in it."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ def test_a_child_forked_while_another_thread_records(calls: int) -> None:
             torch.manual_seed(number)
             assert same(got, twin.eager(batch(number)))
 
-    with Elsewhere():
+    with Aliases():
         ends_well(goes_on)
 
 
@@ -138,7 +138,7 @@ def test_a_graph_that_another_thread_was_in_is_broken_in_the_child() -> None:
         other._leave.set()
         other.graph(torch.ones(4))
 
-    with Elsewhere() as other:
+    with Aliases() as other:
         ends_well(says_so)
 
 
@@ -340,7 +340,7 @@ def test_a_step_that_waits_for_the_graph_of_another_thread(kind: str) -> None:
 
 def test_a_call_beside_a_recording_says_why_it_is_in_eager() -> None:
     graph = Eval(nn.Linear(4, 2))
-    with Elsewhere(), pytest.warns(EagerWarning, match="another thread records a step"):
+    with Aliases(), pytest.warns(EagerWarning, match="another thread records a step"):
         graph(torch.ones(3, 4))
     graph(torch.ones(3, 4))
     assert "another thread records a step" in str(graph.report())

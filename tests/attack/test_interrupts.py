@@ -30,7 +30,7 @@ from tests.attack.loops import (
 )
 from tests.contract.models import Function, same
 from tests.support import thinned
-from torchgraph.calls import aside, compiling, recordings, running
+from torchgraph.calls import compiling, dry_run as aside, recordings, running
 from torchgraph.replay import replay
 
 pytestmark = pytest.mark.usefixtures("interruptible")
@@ -131,13 +131,13 @@ def test_ctrl_c_in_a_look_aside_leaves_nothing_of_it(monkeypatch: pytest.MonkeyP
     torch.manual_seed(3)
     for step in range(3):
         graph(batch(step))
-    taken = aside.Aside._aside_outcome
+    taken = aside.DryRuns._dry_outcome
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         ctrl_c()
         return taken(*args, **kwargs)
 
-    monkeypatch.setattr(aside.Aside, "_aside_outcome", interrupted)
+    monkeypatch.setattr(aside.DryRuns, "_dry_outcome", interrupted)
     looks: list[Callable[[], object]] = [
         lambda: graph.check(torch.ones(5, 4)),
         lambda: graph.report(memory=[torch.ones(6, 4)]),

@@ -83,9 +83,9 @@ def sac() -> Loop:
             parameter.requires_grad_(False)
         own, density = chosen(seen)
         value = critic(torch.cat([seen, own], 1))
-        acted = (temperature.exp().detach() * density - value).mean()
+        scheduler_writes = (temperature.exp().detach() * density - value).mean()
         acts.zero_grad()
-        acted.backward()
+        scheduler_writes.backward()
         acts.step()
         for parameter in critic.parameters():
             parameter.requires_grad_(True)
@@ -96,7 +96,7 @@ def sac() -> Loop:
         with torch.no_grad():
             for slow, fast in zip(target.parameters(), critic.parameters(), strict=True):
                 slow.lerp_(fast, 0.005)
-        return judged, acted, heated
+        return judged, scheduler_writes, heated
 
     return Loop(step, [actor, critic, target, temperature, acts, judges, heats])
 

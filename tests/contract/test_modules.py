@@ -167,14 +167,14 @@ def test_self_in_forward_is_the_users_module():
     """OneFlow: a proxy."""
     seen = []
 
-    class Looks(nn.Linear):
+    class SpotChecks(nn.Linear):
         def forward(self, x):
             seen.append((self, type(self), isinstance(self, nn.Linear)))
             return super().forward(x)
 
-    model = Looks(4, 2)
+    model = SpotChecks(4, 2)
     Eval(model)(*data())
-    assert seen[0] == (model, Looks, True)
+    assert seen[0] == (model, SpotChecks, True)
     assert seen[0][0] is model
 
 

@@ -349,11 +349,11 @@ def test_lines_of_libraries_where_they_are_asked_for(capsys, only_user):
 
 
 def test_an_error_names_the_users_line_at_any_depth():
-    class Looks(tg.Graph):
+    class SpotChecks(tg.Graph):
         def build(self, x):
             return x.numpy().sum()
 
-    graph = Looks()
+    graph = SpotChecks()
     graph.debug(-1, max_py_stack_depth=0, only_user_py_stack=False)
     with pytest.raises(DataDependent) as error:
         graph(torch.ones(2))

@@ -27,7 +27,7 @@ def test_a_branch_on_a_number_that_the_step_moves(tmp_path):
 
 
 def test_a_value_that_python_looks_at(tmp_path):
-    class Looking(TrainStep):
+    class SpotChecking(TrainStep):
         def build(self, x, y):
             loss = F.cross_entropy(self.model(x), y)
             if y.max() > 1:
@@ -36,7 +36,7 @@ def test_a_value_that_python_looks_at(tmp_path):
             return loss
 
     model = Net()
-    step = Looking(model, momentum(model.parameters()))
+    step = SpotChecking(model, momentum(model.parameters()))
     x, _ = batches(1)[0]
     y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
     for _ in range(4):

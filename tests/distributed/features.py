@@ -172,7 +172,7 @@ def amp(rank: int) -> dict[str, Any]:
     return found
 
 
-class Again(nn.Module):
+class Rerunning(nn.Module):
     """Its middle is computed again in the backward, by an engine inside of the engine."""
 
     def __init__(self, reentrant: bool) -> None:
@@ -190,7 +190,7 @@ def recomputed(rank: int) -> dict[str, Any]:
     for reentrant in (False, True):
         for kind in ("graph", "step", "eager"):
             torch.manual_seed(1)
-            model: Any = Again(reentrant)
+            model: Any = Rerunning(reentrant)
             if kind == "eager":
                 model = DDP(model)
             optimizer = sgd(model.parameters())

@@ -16,7 +16,7 @@ from torchgraph.distributed.errors import (
 )
 from torchgraph.ir.program import TensorMeta
 from torchgraph.nn.graph import GraphModule
-from torchgraph.pipeline import alike, layout, parcels
+from torchgraph.pipeline import alike, layout, packing
 from torchgraph.pipeline.pipelined import Pipelined
 from torchgraph.pipeline.stages import StagePart
 
@@ -124,7 +124,7 @@ def _refused(graph, kind, match):
         graph(torch.randn(4, 3))
 
 
-class Looks(nn.Linear):
+class SpotChecks(nn.Linear):
     def forward(self, x):
         y = super().forward(x)
         return y if y.abs().sum().item() < 1e9 else x
@@ -139,7 +139,7 @@ class Drawn(nn.Linear):
     ("graph", "kind", "words"),
     [
         (lambda: Line(nn.Linear(3, 3), nn.Linear(3, 3), stages=(1, 0)), StagesOutOfOrder, "Stage"),
-        (lambda: Line(nn.Linear(3, 3), Looks(3, 3)), NotPipelined, "looks at a value"),
+        (lambda: Line(nn.Linear(3, 3), SpotChecks(3, 3)), NotPipelined, "looks at a value"),
         (lambda: Line(Drawn(3, 3), nn.Linear(3, 3)), NotPipelined, "by values"),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_step_of_one_micro_batch_has_stages_too():
 
 
 def test_the_error_names_the_line():
-    graph = Line(nn.Linear(3, 3), Looks(3, 3))
+    graph = Line(nn.Linear(3, 3), SpotChecks(3, 3))
     graph(torch.randn(4, 3))
     with pytest.raises(NotPipelined) as error:
         graph(torch.randn(4, 3))
@@ -279,13 +279,13 @@ def test_one_forward_one_backward_has_few_micro_batches_in_flight():
         torch.tensor([True, False]),
     ],
 )
-def test_parcels_arrive_as_they_were(value):
+def test_unpacked_values_equal_the_packed_ones(value):
     meta = TensorMeta.of(value)
-    memory = parcels.blank(meta)
-    memory.copy_(parcels.packed(value, meta))
-    found = parcels.unpacked(memory, meta)
+    memory = packing.blank(meta)
+    memory.copy_(packing.packed(value, meta))
+    found = packing.unpacked(memory, meta)
     assert torch.equal(found, value)
     assert found.stride() == value.stride()
-    together = parcels.as_bytes([parcels.packed(value, meta)] * 2)
-    assert together.numel() == 2 * parcels.bytes_of(meta)
-    assert all(torch.equal(one, value) for one in parcels.of_bytes(together, [meta] * 2))
+    together = packing.as_bytes([packing.packed(value, meta)] * 2)
+    assert together.numel() == 2 * packing.bytes_of(meta)
+    assert all(torch.equal(one, value) for one in packing.of_bytes(together, [meta] * 2))

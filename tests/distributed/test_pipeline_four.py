@@ -10,7 +10,7 @@ from tests.distributed import pipelines
 from tests.distributed.pipelines import STEPS, Step, batch, ran
 from tests.distributed.spawn import run
 from torchgraph._torch.distributed.held import is_dtensor, local
-from torchgraph.distributed.away import is_away
+from torchgraph.distributed.remote_states import is_remote
 
 pytestmark = pytest.mark.slow  # `make test` has two ranks, in test_pipeline_ranks.py
 
@@ -95,7 +95,7 @@ def every(rank):
         found[key].append(Counter(str(node.target).partition(".")[2] for node in calls))
         Half(staged, copy)(*batch(name, STEPS))
         own = {fqn: one.to_local().numel() for fqn, one in staged.model.named_parameters()}
-        away = [fqn for fqn, one in staged.model.named_parameters() if is_away(local(one))]
+        away = [fqn for fqn, one in staged.model.named_parameters() if is_remote(local(one))]
         found[key].append((own, away))
     return found
 

@@ -25,7 +25,7 @@ from tests.support import thinned
 from torchgraph.costs import collectives
 from torchgraph.costs.collectives import wire_bytes, wired
 from torchgraph.costs.timeline import COMMUNICATE, Rates, Wire, items, timeline
-from torchgraph.distributed.ranks import played
+from torchgraph.distributed.ranks import simulated_rank
 from torchgraph.ir.program import Phase, Program
 from torchgraph.ir.values import tensors_of
 
@@ -141,7 +141,7 @@ RATES = Rates({torch.float32: 1e9}, bytes=1e12, launch=0.0, view=0.0)
 @pytest.mark.parametrize(("slower", "exposed"), [(0.5, 0.0), (4.0, 3.0)])
 def test_a_sum_travels_while_a_product_is_computed(slower, exposed):
     side, rows = 100, 1000
-    with played(0, 4, []):
+    with simulated_rank(0, 4, []):
         graph = Beside()
         for _ in range(3):
             graph(torch.ones(rows), torch.ones(side, side))
@@ -161,7 +161,7 @@ def test_a_sum_travels_while_a_product_is_computed(slower, exposed):
 
 
 def test_a_group_without_a_wire():
-    with played(0, 2, []):
+    with simulated_rank(0, 2, []):
         graph = Communicates(KINDS["all_reduce"])
         for _ in range(3):
             graph(torch.ones(4))
@@ -235,7 +235,7 @@ def zero_program(stage: int, world: int) -> tuple[Program, int]:
             loss.backward()
             return loss
 
-    with played(0, world, []):
+    with simulated_rank(0, world, []):
         graph = Train()
         for _ in range(3):
             graph(torch.ones(4, 32), torch.ones(4, 32))
@@ -321,7 +321,7 @@ def synthetic(here: fit.Here, names: tuple[str, ...], counts: tuple[int, ...]) -
     """Measurements that ``here`` explains."""
     found = []
     for count in counts:
-        with played(0, count, []):
+        with simulated_rank(0, count, []):
             for case in (case for case in ranks.CASES if case.name in names):
                 torch.manual_seed(0)
                 work = case.make(*case.sizes)

@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed import _functional_collectives as fc
 
 import torchgraph as tg
-from torchgraph.distributed.meetings import members
+from torchgraph.distributed.coordination import members
 
 
 class Averaged(tg.Graph):

@@ -13,7 +13,7 @@ from tests.parity.models import Mlp
 from tests.support import settle
 from torchgraph.errors import CaptureError, InvalidOption, NotSupported, StateDictMismatch
 from torchgraph.inspect import check
-from torchgraph.inspect.checking.side import GraphSide
+from torchgraph.inspect.checking.sandbox import ReplaySandbox
 from torchgraph.inspect.checking.trace import traced
 from torchgraph.live.step import Step
 
@@ -116,15 +116,15 @@ def test_check_runs_the_lowered_program_as_it_is_run(infinite):
     (replay,) = support.replays(mine.step)
     call = mine.step._inputs.bind(second, {})
     roots = {"model": mine.model}
-    side = GraphSide(replay, call, Step.scan(roots, [mine.optimizer], mine.scaler))
+    sandbox = ReplaySandbox(replay, call, Step.scan(roots, [mine.optimizer], mine.scaler))
     executable = replay.executable
     outputs, signature = executable.outputs, executable.signature
-    expected = side.run(executable.function, outputs, signature)
+    expected = sandbox.run(executable.function, outputs, signature)
 
     def traced_function(values):
         return traced(executable.program, outputs, values, in_place=True).results
 
-    got = side.run(traced_function, outputs, signature)
+    got = sandbox.run(traced_function, outputs, signature)
 
     assert not check._different(expected, got)
     (weight,) = [value for name, value in expected.items() if str(name) == "model.first.weight"]

@@ -64,7 +64,7 @@ def same(left: Any, right: Any, tolerance: float) -> bool:
     return bits(left).equal(bits(right))
 
 
-class Looks:
+class SpotChecks:
     """The calls of one run: what was there after each, and the exception that ended it."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class Looks:
         self.calls.append(dict(pair for name, it in things.items() for pair in leaves(it, name)))
 
 
-def looked(run: Callable[[bool, Looks], None], graphed: bool) -> Looks:
-    looks = Looks()
+def looked(run: Callable[[bool, SpotChecks], None], graphed: bool) -> SpotChecks:
+    looks = SpotChecks()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.manual_seed(0)
@@ -90,7 +90,7 @@ def looked(run: Callable[[bool, Looks], None], graphed: bool) -> Looks:
     return looks
 
 
-def difference(eager: Looks, ours: Looks, tolerance: float) -> str:
+def difference(eager: SpotChecks, ours: SpotChecks, tolerance: float) -> str:
     """The first thing that is another one; empty if there is none."""
     for call, (left, right) in enumerate(zip(eager.calls, ours.calls, strict=False)):
         for path in {**left, **right}:
@@ -100,7 +100,7 @@ def difference(eager: Looks, ours: Looks, tolerance: float) -> str:
     return ""
 
 
-def calls_before(looks: Looks) -> int:
+def calls_before(looks: SpotChecks) -> int:
     """How many calls the step that raised has had before; it may have come later than others."""
     assert looks.error is not None
     for frame, _ in traceback.walk_tb(looks.error.__traceback__):
@@ -112,7 +112,7 @@ def calls_before(looks: Looks) -> int:
     return len(looks.calls)
 
 
-def verdict(run: Callable[[bool, Looks], None], tolerance: float = 0.0) -> str:
+def verdict(run: Callable[[bool, SpotChecks], None], tolerance: float = 0.0) -> str:
     """``same``, or a word for the kind of fault and what it is; ``refused`` is no fault."""
     eager = looked(run, graphed=False)
     before = counters.replays

@@ -20,7 +20,7 @@ SECONDS = 120
 PROCESSES = min(6, os.cpu_count() or 1)
 
 
-class Told:
+class Observer:
     """A plugin of pytest: failures as rows, the others counted."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def files() -> list[str]:
 def main() -> None:
     """Rows of failures, then the counts."""
     args = job.arguments(__doc__)
-    told = Told()
+    told = Observer()
     how = ["--collect-only"] if args.dry else ["--numprocesses", str(PROCESSES)]
     command = [
         "-q",

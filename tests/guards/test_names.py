@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import thinned
 from torchgraph import _extension
-from torchgraph.guards.looks import LOOKS, Aspect, Same, look
+from torchgraph.guards.aspects import LOOKS, Aspect, Same, look
 from torchgraph.guards.names import By, Name, NameChecks, Names, follow
 
 module: Any = _extension.guards()

@@ -182,7 +182,7 @@ def test_a_wrong_lowering():
 
 
 def test_eager_that_is_not_repeatable():
-    class Drifting(nn.Module):
+    class VaryingValues(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.fc = nn.Linear(4, 2)
@@ -198,7 +198,7 @@ def test_eager_that_is_not_repeatable():
             self.n += 1
             return self.n
 
-    graph = Evaluate(Drifting())
+    graph = Evaluate(VaryingValues())
     found = graph.check(batch()[0])
     assert found is not None
     assert not found.repeatable

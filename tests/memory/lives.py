@@ -15,8 +15,8 @@ import torchgraph as tg
 from tests.memory.models import (
     Counting,
     Evaluate,
-    Looks,
     Net,
+    SpotChecks,
     Train,
     Trainer,
     Unsupported,
@@ -209,7 +209,7 @@ def with_other_optimizers() -> None:
 
 @life
 def with_moving_decisions() -> None:
-    run(Train(Looks()), 12)
+    run(Train(SpotChecks()), 12)
 
 
 @life

@@ -113,7 +113,7 @@ class Trainer:
         return loss
 
 
-class Looks(nn.Module):
+class SpotChecks(nn.Module):
     """Python goes by what it computes."""
 
     def __init__(self) -> None:

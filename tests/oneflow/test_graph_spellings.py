@@ -145,7 +145,7 @@ def test_sparse_of_another_optimizer_is_refused():
 
 
 def test_sparse_with_a_largest_norm_is_refused():
-    class Looks(Graph):
+    class SpotChecks(Graph):
         def __init__(self):
             super().__init__()
             self.table = nn.Embedding(4, 2, max_norm=1.0)
@@ -157,7 +157,7 @@ def test_sparse_with_a_largest_norm_is_refused():
             return loss
 
     with pytest.raises(NotPorted, match="max_norm"):
-        Looks()(torch.tensor([1, 2]))
+        SpotChecks()(torch.tensor([1, 2]))
 
 
 def test_no_scaler():

@@ -25,7 +25,7 @@ class Leaves(Numbers):
         return super().build() if which else [torch.ones(2)]
 
 
-class Looks(Numbers):
+class SpotChecks(Numbers):
     def build(self):
         return [torch.tensor(self.readers[0]().records)]
 
@@ -44,7 +44,7 @@ class Takes(Numbers):
     [
         (Chooses, [(True,), (False,)], "other data modules"),
         (Leaves, [(True,), (False,)], "other data modules"),
-        (Looks, [()], "'records' of what a reader"),
+        (SpotChecks, [()], "'records' of what a reader"),
         (Takes, [()], "read outside of it"),
     ],
 )

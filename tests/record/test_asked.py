@@ -13,7 +13,7 @@ import torchgraph as tg
 from tests.record import asked_files, asked_logs
 from tests.record.asked_cases import CASES, result_of
 from torchgraph.errors import InvalidOption, UnknownFunctionWarning
-from torchgraph.record.asked import functions
+from torchgraph.record.ambient import functions
 
 assert vars(asked_files).keys() & CASES
 assert vars(asked_logs).keys() & CASES

@@ -10,10 +10,10 @@ import torchgraph as tg
 from tests.contract.models import Function
 from torchgraph import _extension
 from torchgraph.guards import names
-from torchgraph.record.asked import files
+from torchgraph.record.ambient import files
 from torchgraph.record.chains.items import Items
 from torchgraph.record.reads.frames import Frames
-from torchgraph.record.reads.walk import Walk
+from torchgraph.record.reads.traversal import Traversal
 from torchgraph.testing import counters
 
 
@@ -37,8 +37,10 @@ def looped(rows):
 
 def test_a_loop_looks_at_each_row_and_not_at_each_row_for_each_row(monkeypatch):
     walked = []
-    contents = Walk._contents
-    monkeypatch.setattr(Walk, "_contents", lambda self, *a: walked.append(1) or contents(self, *a))
+    contents = Traversal._contents
+    monkeypatch.setattr(
+        Traversal, "_contents", lambda self, *a: walked.append(1) or contents(self, *a)
+    )
     found = []
     for count in (20, 80):
         walked.clear()

@@ -8,7 +8,7 @@ import torchgraph as tg
 from torchgraph.errors import EagerWarning, NoProgram
 from torchgraph.reasons import Reason
 from torchgraph.record.reads.names import unread
-from torchgraph.record.reads.walk import Walk
+from torchgraph.record.reads.traversal import Traversal
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _failing(monkeypatch):
     def fails(*_: object) -> None:
         raise AttributeError("no such thing")
 
-    monkeypatch.setattr(Walk, "walk", fails)
+    monkeypatch.setattr(Traversal, "follow", fails)
 
 
 def test_a_line_that_cannot_be_looked_at_keeps_the_step_in_eager(monkeypatch):
@@ -44,7 +44,7 @@ def test_a_refusal_is_no_fault(monkeypatch):
     def refuses(*_: object) -> None:
         raise NoProgram("no such place.")
 
-    monkeypatch.setattr(Walk, "walk", refuses)
+    monkeypatch.setattr(Traversal, "follow", refuses)
     model = nn.Linear(3, 1)
     with pytest.raises(NoProgram, match="no such place"):
         tg.step(lambda x: model(x).sum())(torch.randn(2, 3))

@@ -13,8 +13,8 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.lower.conftest import Interpretation
-from torchgraph.calls.looks import memory
-from torchgraph.calls.looks.schedule import following
+from torchgraph.calls.spot_checks import memory
+from torchgraph.calls.spot_checks.schedule import following
 from torchgraph.errors import ConfirmWarning, InvalidOption
 from torchgraph.passes import Pass
 from torchgraph.replay import switch
@@ -170,7 +170,7 @@ def test_a_graph_leaves_what_it_leaves_without_looks(setting):
     assert all(map(torch.equal, got, expected))
     calls = graph.report().calls
     assert (calls.programs, calls.looked, calls.untold) == (12 - calls.recorded,) * 2 + ("",)
-    assert graph._looks.confirmed == calls.looked
+    assert graph._spot_checks.confirmed == calls.looked
 
 
 def test_a_step_leaves_what_eager_leaves():

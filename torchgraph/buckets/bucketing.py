@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..calls.again import Again
+from ..calls.rerun import Rerunning
 from ..collection import weakly
 from ..errors import UnsupportedInput
 from ..live.inputs import Call
@@ -13,7 +13,7 @@ from ..replay.replay import Replay
 from .padder import Padder
 
 
-class Bucketing(Again):
+class Bucketing(Rerunning):
     """Base of Graph: pads a call before a program is looked for, and cuts what it returns.
 
     Args:
@@ -30,7 +30,7 @@ class Bucketing(Again):
             self._inputs,
             self.build,
             weakly(self._program_for),
-            weakly(self._program_aside),
+            weakly(self._dry_program),
             weakly(self._captured),
         )
 

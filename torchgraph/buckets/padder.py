@@ -8,7 +8,7 @@ from a capture of the batch as it is, which is neither lowered nor compiled.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -25,22 +25,28 @@ from ..errors import (
 )
 from ..live.inputs import Call, Inputs, leaves
 from ..options.options import Options, ShapeBuckets
-from ..record.host.host import Host
+from ..record.side_effects.side_effects import SideEffects
+from ..record.side_effects.trees import (
+    AliasSlot,
+    ArgumentSlot,
+    ContentsTree,
+    OutputSlot,
+    OutputTree,
+)
 from ..replay.replay import Replay
 from ..structure import NOTHING, map_tensors
 from .flow import Cut, OtherProgram, analyse
-from .left import check_left
 
 
 class _Checked(NamedTuple):
     """A size that may be padded: as long as replays do that to Python's objects."""
 
-    host: Host
+    side_effects: SideEffects
     cuts: tuple[Cut, ...]
 
-    def is_of(self, host: Host) -> bool:
+    def is_of(self, side_effects: SideEffects) -> bool:
         """True while replays do what they did."""
-        return self.host is host or self.host.key() == host.key()
+        return self.side_effects is side_effects or self.side_effects.key() == side_effects.key()
 
 
 class Padder:
@@ -65,7 +71,7 @@ class Padder:
         self._inputs = inputs
         self._exact = Inputs(build)
         self._program_for = program_for
-        self._program_aside = program_aside
+        self._dry_program = program_aside
         self._capture = capture
         self._checked: WeakKeyDictionary[Replay, dict[Any, _Checked]] = WeakKeyDictionary()
         self._alone: set[Any] = set()
@@ -102,13 +108,15 @@ class Padder:
             return self._found(as_it_is)
         padded = rows.filled(rows.padded(bucket), bucket)
         call = self._inputs.bind(padded.args, padded.kwargs)
-        replay = self._program_aside(call)
+        replay = self._dry_program(call)
         if replay is None:
             return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})
-        host = replay.captured.host  # another one once a second call has confirmed it
+        side_effects = (
+            replay.captured.side_effects
+        )  # another one once a second call has confirmed it
         checked = known.get(rows.key)
-        if checked is not None and checked.is_of(host):
+        if checked is not None and checked.is_of(side_effects):
             cuts = checked.cuts
         else:
             try:
@@ -122,7 +130,7 @@ class Padder:
                     PaddingWarning,
                 )
                 return self._found(as_it_is)
-        known[rows.key], self._cuts = _Checked(host, cuts), cuts
+        known[rows.key], self._cuts = _Checked(side_effects, cuts), cuts
         return call, replay
 
     def cut(self, returned: Any) -> Any:
@@ -154,7 +162,7 @@ class Padder:
             cuts = analyse(real.program, replay.captured.program, mask)
         except (PaddingRefused, OtherProgram):  # it may be of a time before optimizer state
             cuts = analyse(real.program, self._capture(call).program, mask)
-        check_left(real.host, replay.captured.host, cuts)
+        check_side_effects(real.side_effects, replay.captured.side_effects, cuts)
         return cuts
 
     # --- arguments --------------------------------------------------------------------------------
@@ -263,3 +271,39 @@ def _cut(tensor: torch.Tensor, cut: Cut) -> torch.Tensor:
     corner = tensor[tuple(slice(0, size) for size in cut.shape)]
     found = torch.empty_strided(cut.shape, cut.stride, dtype=tensor.dtype, device=tensor.device)
     return found.copy_(corner)
+
+
+def check_side_effects(real: SideEffects, padded: SideEffects, cuts: Sequence[Cut]) -> None:
+    """Check the side effects of a step on Python objects: of the real batch, and of the padded one.
+
+    Nobody cuts a tensor that is stored in an object, so none may hold padded rows.
+
+    Args:
+        cuts: of the tensors that the padded step returns.
+
+    Raises:
+        OtherProgram: the padded step stores another value, or a tensor with padded rows.
+    """
+    if _side_effects(real) != _side_effects(padded):
+        raise OtherProgram("it leaves a value in an object of Python's that follows the batch")
+    for slot in _slots(_side_effects(padded)):
+        if not isinstance(slot, OutputSlot) or cuts[slot.position].padded:
+            raise OtherProgram("it leaves a tensor in an object of Python's that may have padding")
+
+
+def _side_effects(side_effects: SideEffects) -> object:
+    assigned = [(one.place.key, one.tree) for one in side_effects.assigned]
+    return assigned, [(one.call, one.args, one.kwargs) for one in side_effects.actions]
+
+
+def _slots(tree: object) -> Iterator[object]:
+    if isinstance(tree, (OutputSlot, ArgumentSlot, AliasSlot)):
+        yield tree
+    elif isinstance(tree, (OutputTree, ContentsTree)):
+        yield from tree.slots
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _slots(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _slots(item)

@@ -49,11 +49,11 @@ class Building:
     def begins(self, tape: Tape, inputs: Iterable[tuple[Leaf, int]]) -> None:
         """The step begins."""
         self._tape, self._inputs = tape, inputs
-        tape.told = self._op
+        tape.observer = self._op
 
     def ends(self) -> None:
         """The step has run, or raised: what it held is let go."""
-        self._tape.told = None
+        self._tape.observer = None
         self._tape, self._inputs = Tape(), ()
 
     def module(self, path: str, tag: str, values: object) -> None:

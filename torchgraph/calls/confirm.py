@@ -11,7 +11,7 @@ import torch
 
 from .. import library
 from .._torch.distributed.held import local
-from ..distributed.came import Came
+from ..distributed.collective_log import CollectiveLog
 from ..ir import effects
 from ..ir.aliasing import overlaps_itself
 from ..ir.program import OutputKind, Program, Role
@@ -25,8 +25,8 @@ from ..record.compare.compare import returned_otherwise
 from ..record.compare.outcome import Outcome
 from ..record.compare.places import differs_in_places
 from ..record.compare.tolerance import Update, agree, gap_in_words
-from ..record.host.host import Host
 from ..record.ops.threads import OtherThreads
+from ..record.side_effects.side_effects import SideEffects
 from ..replay.audit.audit import NotConfirmed
 from ..replay.cuda.graphs import CudaGraphs
 from ..replay.replay import Replay
@@ -82,11 +82,16 @@ class Start:
             for leaf in held
             if leaf.fqn in wanted or (replays and leaf.role is Role.SLOT)
         }
-        hosts = [one.captured.host for one in replays]
-        places = {name: value for host in hosts for name, value in host.found().items()}
+        hosts = [one.captured.side_effects for one in replays]
+        places = {
+            name: value for side_effects in hosts for name, value in side_effects.found().items()
+        }
         for one in replays:
             arguments = [leaf.fqn for leaf in one.leaves if leaf.role is Role.INPUT]
-            given = [*call.tensors, *(places[leaf.fqn] for leaf, _ in one.captured.host.read)]
+            given = [
+                *call.tensors,
+                *(places[leaf.fqn] for leaf, _ in one.captured.side_effects.read),
+            ]
             for fqn, tensor in zip(arguments, given, strict=False):
                 if fqn in wanted and isinstance(tensor, torch.Tensor):
                     tensors[fqn] = _copied(tensor)
@@ -146,7 +151,7 @@ class Left(NamedTuple):
     returned: Any
     moved: frozenset[str]
     """Tensors of optimizers that schedulers write."""
-    came: Came
+    came: CollectiveLog
     """What its collectives gave."""
     extra: Sequence[torch.Tensor] | None = None
     """What a program returns besides; None: what lies in its places tells."""
@@ -156,7 +161,9 @@ class Left(NamedTuple):
     @classmethod
     def of(cls, outcome: Outcome) -> Left:
         """That of a call which was written down."""
-        return cls(outcome.returned, outcome.host.moved, outcome.tape.came, outcome.extra)
+        return cls(
+            outcome.returned, outcome.side_effects.moved, outcome.tape.collectives, outcome.extra
+        )
 
 
 class _Run(NamedTuple):
@@ -175,7 +182,7 @@ class _Run(NamedTuple):
     def of(cls, replay: Replay, start: Start, call: Call, *, audited: bool = False) -> _Run:
         shadow, leaves = _shadow(replay, start, audited)  # it writes the tensors of ``start``
         names = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
-        extended = replay.captured.host.extended(call, start.places)
+        extended = replay.captured.side_effects.extended(call, start.places)
         own = {
             name: start.tensors.get(name, tensor)
             for name, tensor in zip(names, extended.tensors, strict=True)
@@ -215,7 +222,7 @@ def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
         for apart in returned_otherwise(Returned(returned, contents), left.tree):
             return apart.what
     results = _results((left.returned, returned), call, copy)
-    besides = _besides(captured.host, left, tensors, (call, run.given))
+    besides = _besides(captured.side_effects, left, tensors, (call, run.given))
     states = _pairs(replay, run.leaves, run.own, run.extended, left.moved)
     sent = left.came.compared
     pairs = [(name, *map(_here, pair)) for name, *pair in (*sent, *results, *besides, *states)]
@@ -244,11 +251,11 @@ def miscompiled(replay: Replay, start: Start, call: Call) -> NotConfirmed | None
 
 
 def _besides(
-    host: Host, left: Left, tensors: Sequence[torch.Tensor], calls: tuple[Call, Call]
+    side_effects: SideEffects, left: Left, tensors: Sequence[torch.Tensor], calls: tuple[Call, Call]
 ) -> Iterator[tuple[str, Any, Any]]:
     """(name, eager's, the program's) of what a step leaves besides results and states."""
     if left.extra is None:
-        yield from differs_in_places(host, tensors, *calls)
+        yield from differs_in_places(side_effects, tensors, *calls)
         return
     pairs = zip(left.extra, tensors[len(tensors) - len(left.extra) :], strict=True)
     for number, pair in enumerate(pairs):
@@ -266,9 +273,9 @@ def asks_once(program: Program) -> bool:
     )
 
 
-def _asking_nobody(program: Program, came: Came) -> AbstractContextManager[None]:
+def _asking_nobody(program: Program, came: CollectiveLog) -> AbstractContextManager[None]:
     """In the block, collectives give what they gave in eager: other ranks may be elsewhere."""
-    return came.repeated() if came and asks_once(program) else nullcontext()
+    return came.replaying() if came and asks_once(program) else nullcontext()
 
 
 def as_eager(replay: Replay, options: Options) -> Replay:

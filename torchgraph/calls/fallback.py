@@ -20,7 +20,7 @@ from ..errors import (
 )
 from ..options.options import Options
 from ..reasons import Reason, reason_of
-from ..record.asked.asking import Said
+from ..record.ambient.ambient_state import Said
 from ..record.compare.compare import Difference
 from ..record.compare.outcome import Outcome, moving_buffer
 from ..replay.replay import Replay

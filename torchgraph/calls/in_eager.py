@@ -18,8 +18,8 @@ from ..options.options import Options
 from ..reasons import Because, Reason
 from ..record.compare.outcome import what_came
 from ..record.history import with_history
-from ..record.host.kept import gradient_of
 from ..record.results import apart
+from ..record.side_effects.entry_state import gradient_of
 from ..structure import Contents, Returned
 from .schedule import Schedulers
 

@@ -18,7 +18,7 @@ from .._torch.consumed import is_consumed
 from ..options.options import Options
 from ..record.history import with_history
 from ..structure.contents import with_ends
-from .lessons import Signature
+from .signatures import Signature
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _is_tensor = partial(operator.is_, torch.Tensor)

@@ -25,29 +25,29 @@ from ..live.inputs import Call
 from ..live.step import Step
 from ..options.options import Options
 from ..reasons import Because, Reason
-from ..record.compare.batch import Batch, Doubt
+from ..record.compare.batch import Batch, WeakConfirmation
 from ..record.compare.compare import Difference, difference
-from ..record.compare.foreseen import foreseen
 from ..record.compare.outcome import Outcome, repeated_in
-from ..record.host.host import Assigned
+from ..record.compare.predicted import predicted
 from ..record.ops.generators import ELSEWHERE
+from ..record.side_effects.side_effects import Assigned
 from ..record.tape.watch import warn_written
 from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
 from .confirm import OTHER_DRAWS, Left, Start, as_eager, blame, unlike
 from .fallback import Fallback
-from .lessons import (
+from .new_signatures import NEW_ARGUMENTS, NewSignatures
+from .ranks.together import NOT_THERE, Together
+from .signatures import (
     MOST_AGAIN,
     PATIENCE,
     Draft,
-    Drifting,
-    Lesson,
+    RecordedCall,
     Signature,
     Taken,
+    VaryingValues,
     words,
 )
-from .ranks.together import NOT_THERE, Together
-from .strangers import STRANGERS, Strangers
 
 _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
@@ -72,25 +72,25 @@ class Recordings:
         self._cache, self._take, self._compile = cache, take, compile
         self._together = together
         self.signatures: dict[Hashable, Signature] = {}
-        self._strangers = Strangers()
+        self._new_signatures = NewSignatures()
         self._advice = ""
         """What was said of calls that are each unlike those before them."""
         self._last: Arguments | None = None
         """Those of the last recorded call."""
-        self._drifting = Drifting()
+        self._varying_values = VaryingValues()
         self._doubted: WeakKeyDictionary[Replay, Draft] = WeakKeyDictionary()
         """Programs with a doubt, and what they were recorded as."""
         self.fallback = Fallback()
 
     def clear(self) -> None:
         """Forget everything."""
-        for held in (self.signatures, self._doubted, self._drifting, self.fallback):
+        for held in (self.signatures, self._doubted, self._varying_values, self.fallback):
             held.clear()
-        self._strangers, self._advice = Strangers(), ""
+        self._new_signatures, self._advice = NewSignatures(), ""
 
     def begin_anew(self) -> None:
         """Options are others: calls are new that are unlike none of those before."""
-        self._strangers = Strangers()
+        self._new_signatures = NewSignatures()
 
     def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
         """Run a call that no program serves; `learn` is to follow, when all is as the call left it.
@@ -110,24 +110,24 @@ class Recordings:
         if known.eager:
             known.serves = (taken := self.alone(step, call, known.eager)).outcome.serves
             return taken
-        too_many = self._strangers.meet(known, options, late=self.fallback.late)
+        too_many = self._new_signatures.meet(known, options, late=self.fallback.late)
         too_many = too_many and not self.fallback.raises(options)  # the first two calls are tried
-        why = self._strangers.why(self._last, call) if too_many else ""
+        why = self._new_signatures.why(self._last, call) if too_many else ""
         moved = "" if self._last is None else self._last.moved(call)
         self._last = Arguments(call)
         if too_many:
-            if self._strangers.are_many:
-                self.fallback.say(why, STRANGERS, EagerWarning)
+            if self._new_signatures.are_many:
+                self.fallback.say(why, NEW_ARGUMENTS, EagerWarning)
                 self._advice = self._advice or why
-            taken = self.alone(step, call, self._advice or STRANGERS)
-            self._strangers.serves = taken.outcome.serves
+            taken = self.alone(step, call, self._advice or NEW_ARGUMENTS)
+            self._new_signatures.serves = taken.outcome.serves
             return taken
         if known.made_again >= MOST_AGAIN:
             return self.alone(step.without_numbers(), call, known.plain, said=False)
         if why := in_a_state(step, call):
             return self.alone(step, call, why, said=False)
-        doubted = self._told_by(key, call)
-        drafts = [*known.drafts, *doubted]
+        weak = self._told_by(key, call)
+        drafts = [*known.drafts, *weak]
         why_not = self._cache.why_not(key)
         held = [one.replay for one in drafts if one.replay is not None]
         start = Start.of(step.leaves, call, held, Batch.of(call))
@@ -137,12 +137,12 @@ class Recordings:
         if known.calls > 2:
             self.fallback.began()
         last = (start, outcome, options, why_not, moved)
-        return Taken(outcome, Lesson(key, known, doubted, call, *last))
+        return Taken(outcome, RecordedCall(key, known, weak, call, *last))
 
     def stays_eager(self, key: Any, options: Options) -> str | None:
         """The arguments in words of a call that runs in eager, counted; None where it may not."""
         known = self.signatures.get(key)
-        if known is None and self._strangers.are_many and not self._cache.holds(key):
+        if known is None and self._new_signatures.are_many and not self._cache.holds(key):
             known = self._signature(key, options)
         return None if known is None else self.stays(known, options)
 
@@ -150,10 +150,10 @@ class Recordings:
         """The same of a call of a signature that has no program."""
         serves, why = known.serves, known.eager
         if not known.stays_eager(self.fallback.raises(options)):
-            serves, why = self._strangers.serves, self._advice or STRANGERS
-            if not (self._strangers.are_many and serves):
+            serves, why = self._new_signatures.serves, self._advice or NEW_ARGUMENTS
+            if not (self._new_signatures.are_many and serves):
                 return None
-            if not self._strangers.meet(known, options, late=self.fallback.late):
+            if not self._new_signatures.meet(known, options, late=self.fallback.late):
                 return None
         self.fallback.count(serves, why)
         return serves
@@ -181,9 +181,9 @@ class Recordings:
     @casts_stay()
     def learn(self, taken: Taken) -> None:
         """Make a program of a call, or confirm one by it."""
-        if taken.lesson is not None and taken.outcome.stepped:
-            self._learn(taken.lesson)
-        taken.outcome.tape.came.clear()
+        if taken.recorded_call is not None and taken.outcome.stepped:
+            self._learn(taken.recorded_call)
+        taken.outcome.tape.collectives.clear()
 
     def distrust(self, key: Any, wrong: Replay, why: str) -> None:
         """Let calls like those of ``wrong`` run in eager from now on."""
@@ -191,10 +191,10 @@ class Recordings:
             self._drop(replay)
         self.signatures[key] = Signature(eager=why, serves=wrong.serves)
 
-    def doubt(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
+    def weak_confirmation(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
         """Let ``replay``, made of one call, be confirmed by the next other batch."""
         batch = Batch.of(call)
-        replay.doubt = Doubt(key, batch, {})
+        replay.weak_confirmation = WeakConfirmation(key, batch, {})
         self._doubted[replay] = Draft(outcome.forgotten(), None, batch)
 
     def _signature(self, key: Any, options: Options) -> Signature:
@@ -205,19 +205,21 @@ class Recordings:
             del self.signatures[next(iter(self.signatures))]
         return known
 
-    def alone(self, step: Step, call: Call, why: str, said: bool = True, heard: int = 0) -> Taken:
+    def alone(
+        self, step: Step, call: Call, why: str, said: bool = True, observed: int = 0
+    ) -> Taken:
         """Run a call of which nothing is learnt; ``why`` is to be said, once, unless it was."""
         if not said:
             self.fallback.say(why, "", EagerWarning)
-        outcome = self._take(step, call, bool(heard), False)
+        outcome = self._take(step, call, bool(observed), False)
         outcome.eager = outcome.eager or why
         self.fallback.count(outcome.serves, outcome.eager)
         return Taken(outcome, None)
 
-    def _learn(self, lesson: Lesson) -> None:
-        known, outcome = lesson.known, lesson.outcome
+    def _learn(self, recorded_call: RecordedCall) -> None:
+        known, outcome = recorded_call.known, recorded_call.outcome
         if outcome.plain or outcome.eager:
-            self._unlearnt(lesson)
+            self._unlearnt(recorded_call)
             return
         if known.drafts and outcome.moved:
             self._stay_eager(
@@ -227,10 +229,10 @@ class Recordings:
                 "that is kept in optimizer.state or in a param group may move",
             )
             return
-        drafts = [*known.drafts, *lesson.doubted]
+        drafts = [*known.drafts, *recorded_call.weak]
         found = [(draft, difference(draft.outcome, outcome)) for draft in drafts]
         for draft, apart in found:
-            if draft in lesson.doubted and apart is not None and not apart.is_of_state:
+            if draft in recorded_call.weak and apart is not None and not apart.is_of_state:
                 self._drop(draft.replay)
                 known.dropped += 1
                 if known.dropped == PATIENCE:
@@ -241,48 +243,48 @@ class Recordings:
         # Last are those of programs that serve already: none is made beside one.
         known.drafts = [draft for draft in known.drafts if draft not in equal[:-1]]
         if equal:
-            self._learn_again(lesson, equal[-1])
+            self._learn_again(recorded_call, equal[-1])
             return
         others = [other for _, other in found if other is not None]
         nearest = next((other for other in others if other.reason is not Reason.TRAINS), None)
-        self._draft(lesson, nearest or next(iter(others), None))
+        self._draft(recorded_call, nearest or next(iter(others), None))
 
-    def _learn_again(self, lesson: Lesson, draft: Draft) -> None:
+    def _learn_again(self, recorded_call: RecordedCall, draft: Draft) -> None:
         """A call like one before it."""
-        known, outcome = lesson.known, lesson.outcome
+        known, outcome = recorded_call.known, recorded_call.outcome
         if draft.replay is not None:
-            self._confirm(lesson, draft, draft.replay)
-        elif outcome.settled:  # the other was not, for the numbers that were found in it
+            self._confirm(recorded_call, draft, draft.replay)
+        elif outcome.stable:  # the other was not, for the numbers that were found in it
             known.drafts.remove(draft)
-            self._draft(lesson, None)
+            self._draft(recorded_call, None)
         elif outcome.relaid:
             self._stay_eager(
                 known,
                 Reason.LAYOUT,
                 f"each call leaves {outcome.relaid} in another shape, layout or memory than before",
             )
-        elif lesson.idles and outcome.strays:
+        elif recorded_call.idles and outcome.strays:
             place = outcome.strays[0].name
             at = "" if place.where is None else f" (at {place.where})"
             why = f"each call puts tensors into {place.shown}{at}, and none has before"
             self._stay_eager(known, Reason.STRUCTURE, why)
             known.wait()
 
-    def _unlearnt(self, lesson: Lesson) -> None:
+    def _unlearnt(self, recorded_call: RecordedCall) -> None:
         """Nothing was written down of a call; where others may be, a few more are tried."""
-        known, outcome = lesson.known, lesson.outcome
+        known, outcome = recorded_call.known, recorded_call.outcome
         if outcome.plain:
             known.plain, known.made_again = outcome.plain, known.made_again + 1
-            if not self._cache.holds(lesson.key):
+            if not self._cache.holds(recorded_call.key):
                 self._stay_eager(known, Reason.MOVED, outcome.plain)
             return
         if outcome.lenient:
             self._stay_eager(known, Reason.NO_PROGRAM, outcome.eager)
             return
         if not outcome.passing:
-            self._refuse(lesson, NoProgram(f"{outcome.eager}."))
+            self._refuse(recorded_call, NoProgram(f"{outcome.eager}."))
             return
-        self._disturbed(known, outcome.eager, served=self._cache.holds(lesson.key))
+        self._disturbed(known, outcome.eager, served=self._cache.holds(recorded_call.key))
 
     def _disturbed(self, known: Signature, why: str, *, served: bool = False) -> None:
         """``served``: programs run its other calls."""
@@ -294,49 +296,53 @@ class Recordings:
         if replay is not None and replay in self._cache:
             self._cache.remove(replay)
 
-    def _draft(self, lesson: Lesson, apart: Difference | None) -> None:
-        known, outcome, size = lesson.known, lesson.outcome, lesson.options.cache_size
+    def _draft(self, recorded_call: RecordedCall, apart: Difference | None) -> None:
+        known, outcome, size = (
+            recorded_call.known,
+            recorded_call.outcome,
+            recorded_call.options.cache_size,
+        )
         known.unlike(apart)
         if apart is not None and known.others == 2 and apart.reason is Reason.DATA:
             self.fallback.warn_of_pointer(outcome, apart)
         moves = known.restless >= PATIENCE or known.restless_constants >= 2
-        moves = self._drifting.holds(apart, size) or moves or known.others >= size
-        idles = lesson.idles
-        if idles and (why := lesson.why_idle(apart)):
+        moves = self._varying_values.holds(apart, size) or moves or known.others >= size
+        idles = recorded_call.idles
+        if idles and (why := recorded_call.why_idle(apart)):
             self._stay_eager(known, Reason.IDLE, why)
             known.wait()
             return
         if moves or (idles and apart is not None):
-            self._give_up(lesson)
+            self._give_up(recorded_call)
             return
-        replay, next_one = None, outcome if outcome.settled else foreseen(outcome)
+        replay, next_one = None, outcome if outcome.stable else predicted(outcome)
         if next_one is not None:
             try:
-                replay = self._compile(next_one, lesson.call)
+                replay = self._compile(next_one, recorded_call.call)
             except Exception as error:  # eager computes the same: whatever it is, it goes on
-                ours = not lesson.options.passes.inserted
+                ours = not recorded_call.options.passes.inserted
                 fault = ours and isinstance(error, (PassFailed, VerifyError))
                 if isinstance(error, GraphError) and not fault:
-                    self._refuse(lesson, error)
+                    self._refuse(recorded_call, error)
                 else:
                     why = f"no program can be made of it: {words(error)}"
                     self._stay_eager(known, Reason.FAULT, why)
                 return
             if not any(isinstance(one.value, float) for one in outcome.tape.expectations):
                 at = "" if apart is None else f"{apart.what}{apart.at}"
-                self._cache.warn_of_thrash(size, lesson.moved or at or lesson.why_not)
-        known.drafts.insert(0, lesson.draft(replay, next_one))
+                self._cache.warn_of_thrash(size, recorded_call.moved or at or recorded_call.why_not)
+        known.drafts.insert(0, recorded_call.draft(replay, next_one))
         del known.drafts[size:]
 
-    def _confirm(self, lesson: Lesson, draft: Draft, replay: Replay) -> None:
-        known, outcome = lesson.known, lesson.outcome
+    def _confirm(self, recorded_call: RecordedCall, draft: Draft, replay: Replay) -> None:
+        known, outcome = recorded_call.known, recorded_call.outcome
         if draft in known.drafts:
             known.drafts.remove(draft)
         repeated = repeated_in(draft.outcome, outcome)
         self._warn_of_writes(outcome, repeated)
-        draft.outcome.out_tree.settle(outcome.out_tree)
-        draft.outcome.host.settle(outcome.host)
-        bound = self._bound(lesson, replay)
+        draft.outcome.out_tree.freeze(outcome.out_tree)
+        draft.outcome.side_effects.freeze(outcome.side_effects)
+        bound = self._bound(recorded_call, replay)
         if bound is None:
             return
         replay = bound
@@ -345,15 +351,15 @@ class Recordings:
             self._disturbed(known, NOT_THERE)
             return
         try:
-            left, eager = Left.of(outcome), as_eager(replay, lesson.options)
-            wrong = unlike(eager, lesson.start, lesson.call, left)
+            left, eager = Left.of(outcome), as_eager(replay, recorded_call.options)
+            wrong = unlike(eager, recorded_call.start, recorded_call.call, left)
         except ValueMoved as moved:
-            self._unserved(lesson, draft, replay, moved)
+            self._unserved(recorded_call, draft, replay, moved)
             return
         except Exception as error:  # eager has made the step: whatever it is, that stands
             self._together.explain(error)
             wrong = f"it fails with {type(error).__name__}: {error}"
-        if wrong == OTHER_DRAWS and lesson.start.others.ran():
+        if wrong == OTHER_DRAWS and recorded_call.start.others.ran():
             known.drafts.insert(0, draft)
             self._disturbed(known, ELSEWHERE)
             return
@@ -362,68 +368,74 @@ class Recordings:
             why = f"its program does not compute what eager does: {wrong}"
             known.eager = Because(Reason.FAULT, why)
             warn(
-                f"The program of this step is not confirmed: {wrong}. {blame(lesson.options)} The "
-                "step goes on in eager.",
+                f"The program of this step is not confirmed: {wrong}. "
+                f"{blame(recorded_call.options)} The step goes on in eager.",
                 ConfirmWarning,
             )
             return
-        replay.confirmed(outcome.host.plus(list(repeated.values())))
+        replay.confirmed(outcome.side_effects.plus(list(repeated.values())))
         self.fallback.say_left_out(draft.outcome, outcome)
         known.restless = known.restless_constants = known.others = 0
-        known.latest = draft.outcome if lesson.idles else None
-        self._drifting.came_back(outcome)
+        known.latest = draft.outcome if recorded_call.idles else None
+        self._varying_values.came_back(outcome)
         self.fallback.began()
         if replay not in self._cache:
-            self._cache.add(lesson.key, replay, lesson.options.cache_size)
+            self._cache.add(recorded_call.key, replay, recorded_call.options.cache_size)
         known.confirmed(replay)
         self._doubted.pop(replay, None)
-        batches = draft.batch, lesson.start.batch
-        replay.doubt = Doubt.about(lesson.key, batches, draft.outcome, outcome)
-        if replay.doubt is None:
+        batches = draft.batch, recorded_call.start.batch
+        replay.weak_confirmation = WeakConfirmation.about(
+            recorded_call.key, batches, draft.outcome, outcome
+        )
+        if replay.weak_confirmation is None:
             known.dropped = 0
         else:
             draft.replay = None  # nobody but the cache keeps a program alive
             self._doubted[replay] = draft
 
-    def _bound(self, lesson: Lesson, replay: Replay) -> Replay | None:
+    def _bound(self, recorded_call: RecordedCall, replay: Replay) -> Replay | None:
         """The program over the tensors that are there now; None when it has to wait for others."""
-        after, found = lesson.outcome.after, lesson.outcome.found
+        after, found = recorded_call.outcome.after, recorded_call.outcome.found
         if replay.refit(after, found):
             return replay
         self._drop(replay)
         try:
-            replay = self._compile(lesson.outcome, lesson.call)
+            replay = self._compile(recorded_call.outcome, recorded_call.call)
         except Exception as error:  # eager has made the step
             why = f"no program can be made of it: {words(error)}"
-            self._stay_eager(lesson.known, Reason.FAULT, why)
+            self._stay_eager(recorded_call.known, Reason.FAULT, why)
             return None
         if replay.refit(after, found):
             return replay
-        lesson.known.drafts.insert(0, lesson.draft(replay))
+        recorded_call.known.drafts.insert(0, recorded_call.draft(replay))
         return None
 
-    def _unserved(self, lesson: Lesson, draft: Draft, replay: Replay, moved: ValueMoved) -> None:
+    def _unserved(
+        self, recorded_call: RecordedCall, draft: Draft, replay: Replay, moved: ValueMoved
+    ) -> None:
         """A call like the draft that its program cannot serve, and so cannot be confirmed by.
 
         What Python reads moves from micro-batch to micro-batch, of which the first is recorded; or
         an argument lies elsewhere in its memory.
         """
-        known = lesson.known
+        known = recorded_call.known
         if replay not in self._cache:
             known.drafts.insert(0, draft)
         known.others += 1
         what = f"a program cannot serve each such call: {moved}"
         known.last = Difference(Reason.DATA, what, moved.line)
-        if known.others >= lesson.options.cache_size:
-            self._give_up(lesson)
+        if known.others >= recorded_call.options.cache_size:
+            self._give_up(recorded_call)
 
     def _told_by(self, key: Any, call: Call) -> list[Draft]:
         """What the programs were recorded as that ``call`` says more about."""
         return [
             replace(draft, replay=replay)
             for replay, draft in list(self._doubted.items())
-            if replay.doubt is not None and replay.doubt.key == key and replay in self._cache
-            if replay.is_doubted_by(call) and not replay.why_not()
+            if replay.weak_confirmation is not None
+            and replay.weak_confirmation.key == key
+            and replay in self._cache
+            if replay.needs_confirming_for(call) and not replay.why_not()
         ]
 
     def _stay_eager(
@@ -448,20 +460,20 @@ class Recordings:
         known.drafts.clear()
         self.fallback.say(why, about, kind, fix)
 
-    def _give_up(self, lesson: Lesson) -> None:
-        known, apart = lesson.known, lesson.known.last
+    def _give_up(self, recorded_call: RecordedCall) -> None:
+        known, apart = recorded_call.known, recorded_call.known.last
         assert apart is not None
-        self._drifting.add(apart)
+        self._varying_values.add(apart)
         said = apart.said()
         self._stay_eager(known, said.why.reason, *said)
-        stops = apart.never_settles or (apart.reason is Reason.ASSIGNED and not lesson.idles)
+        stops = apart.never_settles or (apart.reason is Reason.ASSIGNED and not recorded_call.idles)
         known.until = apart.read if stops else None  # it may stop at a number
         if known.until is None:
             known.wait()
 
-    def _refuse(self, lesson: Lesson, error: GraphError) -> None:
+    def _refuse(self, recorded_call: RecordedCall, error: GraphError) -> None:
         """What a call has shown that stands: the next one raises, or eager goes on."""
-        known, options = lesson.known, lesson.options
+        known, options = recorded_call.known, recorded_call.options
         if isinstance(error, NoProgram) and not self.fallback.raises(options):
             self._stay_eager(known, Reason.NO_PROGRAM, error.reason)
             return

@@ -26,7 +26,7 @@ from ..pipeline.alike import check_alike
 from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
 from ..structure import Contents
-from .forks import Turns
+from .call_lock import CallLock
 from .in_eager import (
     BESIDE,
     bare_results,
@@ -37,13 +37,13 @@ from .in_eager import (
     updated,
     why_alone,
 )
-from .lessons import Signature
-from .looks.looking import Looking
 from .outline import OTHERS, Outlines, quickly_apart, requires_grad
+from .signatures import Signature
+from .spot_checks.spot_checks import SpotChecking
 from .stepping import in_build
 
 
-class Running(Looking):
+class Running(SpotChecking):
     """Runs a call.
 
     Args:
@@ -56,7 +56,7 @@ class Running(Looking):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        self._turns = Turns(self._signals)
+        self._call_lock = CallLock(self._signals)
         self._met = self.config.options
         """The options of the last call."""
         self._history = History()
@@ -98,10 +98,10 @@ class Running(Looking):
 
     def _run_kept_call(self, replay: Replay | None, call: Call) -> Any:
         """A call that can be run again later."""
-        record, looked = self._note(call, replay), self._looks.count
+        record, looked = self._note(call, replay), self._spot_checks.count
         returned = self._run_call(replay, call)
         record.gave = results_of(returned)
-        if self._looks.count != looked:
+        if self._spot_checks.count != looked:
             record.program = None  # its numbers are eager's
         return returned
 
@@ -130,7 +130,7 @@ class Running(Looking):
         check_names(pipeline(self.config.options), self.config.options.passes)
         self._met = self.config.options
         self._cache.shrink(self._met.cache_size)
-        self._looks.follow(self._met.look_again, self._cache.hits)
+        self._spot_checks.follow(self._met.look_again, self._cache.hits)
         self._recordings.begin_anew()
         if not self._met.history:
             self._history.forget()
@@ -183,7 +183,7 @@ class Running(Looking):
         Where an op of it raises, eager runs the call from its start: what it raises is the user's.
         """
         try:
-            if not (self._has_gradients(replay) or replay.is_doubted_by(call)):
+            if not (self._has_gradients(replay) or replay.needs_confirming_for(call)):
                 try:
                     return self._replayed(replay, call)
                 except (ValueMoved, SharedMemory):  # nothing has happened
@@ -223,11 +223,11 @@ class Running(Looking):
         around = turn(replay, calls, options)
         if replay.guard_times.is_due:
             self._recordings.fallback.warn_of_guards(self._graph_name, replay)
-        looks = self._cache.hits >= self._looks.from_hits and self._wants_look(replay)
-        start = self._start(replay, call) if looks else None
-        looks = start is not None
-        if (looks or together.may_meet) and together.goes(replay, call, looks=looks):
-            return self._looked(replay, call, start or self._start(replay, call))
+        is_due = self._cache.hits >= self._spot_checks.from_hits and self._wants_spot_check(replay)
+        start = self._start(replay, call) if is_due else None
+        checks = start is not None
+        if (checks or together.may_meet) and together.goes(replay, call, spot_check=checks):
+            return self._spot_check(replay, call, start or self._start(replay, call))
         if self._cache.is_spread:
             self._cache.bring_home(replay)
         with around:
@@ -248,15 +248,15 @@ class Running(Looking):
 
     def _has_gradients(self, replay: Replay) -> bool:
         """True when the gradients that are there are not those that the program starts from."""
-        if replay.captured.driven:
-            return not replay.captured.host.fits()
+        if replay.captured.own_update:
+            return not replay.captured.side_effects.fits()
         return bool(self._optimizers) and not replay.guards.no_gradients()
 
     def _other(self, tried: Replay, call: Call) -> Any:
         """A call that the program which seemed to fit does not serve, or may not."""
         key = self._key(call)
         for replay in self._cache.others(key, tried):
-            if self._has_gradients(replay) or replay.is_doubted_by(call):
+            if self._has_gradients(replay) or replay.needs_confirming_for(call):
                 continue
             try:
                 returned = self._replayed(replay, call)
@@ -298,9 +298,9 @@ class Running(Looking):
         with self._building(patched=False):
             step = self._scan()
             with self._replicated(step):
-                returned, _ = run_bare(self.build, call, step, ends=self._driven)
+                returned, _ = run_bare(self.build, call, step, ends=self._own_update)
             self._signals.torn = CUT_SHORT
-            stepped = [] if self._driven else updated(step, self.config.options)
+            stepped = [] if self._own_update else updated(step, self.config.options)
             serves = in_words(call)
             self._progress.count(serves)
             self._recordings.fallback.count(serves, BESIDE)
@@ -312,20 +312,20 @@ class Running(Looking):
         """The same where no other thread records, until ``turn`` is closed."""
         if self._last_call is not None and (serves := self._stays_eager(call)) is not None:
             self._progress.count(serves)
-            opened = self._opened(not self._driven)
+            opened = self._opened(not self._own_update)
             step = self._last_call[0].step
-            lesson = self._together.lesson(None)
-            with lesson, self._building(), uncompiled(), opened, self._replicated(step):
+            recorded_call = self._together.recorded_call(None)
+            with recorded_call, self._building(), uncompiled(), opened, self._replicated(step):
                 returned, _ = run_bare(self.build, call, step, ends=True)
             self._outlines.stays = self._known_by_outline(call, returned)
             return returned
         with self._scaler_started(), paused():
             step = self._scan()
-            updates = not self._driven and bool(self._optimizers)
+            updates = not self._own_update and bool(self._optimizers)
             why, said = why_alone(step, call, self.config.options, updates=updates)
             if failed:  # a Graph that raises is put back: that is heard
-                heard = not self._driven
-                taken = self._recordings.alone(step, call, failed, heard=heard)
+                observed = not self._own_update
+                taken = self._recordings.alone(step, call, failed, observed=observed)
             elif why:
                 taken = self._recordings.alone(step, call, why, said=said)
             else:
@@ -334,7 +334,7 @@ class Running(Looking):
             turn.close()
             outcome = taken.outcome
             try:
-                with self._together.lesson(outcome):
+                with self._together.recorded_call(outcome):
                     self._recordings.learn(taken)
             finally:  # whatever comes of that, Ctrl-C or a warning that is an error
                 self._progress.count(outcome.serves)
@@ -349,7 +349,7 @@ class Running(Looking):
 
     def _stays_eager(self, call: Call) -> str | None:
         """The arguments in words of a call that runs as the function stands; None: it may not."""
-        options, own = self.config.options, list(self._schedulers) or not self._driven
+        options, own = self.config.options, list(self._schedulers) or not self._own_update
         bare = not own and is_bare(call, options)
         return self._recordings.stays_eager(self._key(call), options) if bare else None
 

@@ -34,9 +34,9 @@ from ..live.step import Step
 from ..options.checking import nearest, shown
 from ..pipeline.layout import staged_modules
 from ..record.compare.outcome import Outcome, rebound_between, renumbered_between
-from ..record.host.exits import Stray
+from ..record.side_effects.loop_carried import Stray
 from ..record.take import take
-from ..record.tape.watch import NOBODY, Told
+from ..record.tape.watch import NOBODY, Observer
 from ..replay.interrupts import CUT_SHORT, SignalsWait
 from . import announce
 from .schedule import Schedulers
@@ -89,11 +89,11 @@ class Stepping(ModuleHolder):
         """Places in which the step moves a number."""
         self._renumbered: Counter[Any] = Counter()
         """How often others had put another number there, by the place's key."""
-        self._looks_at_values = False
+        self._reads_values = False
         """The step computes with values of tensors."""
         self._strays: dict[Any, Stray] = {}
         """Places where a step keeps tensors, besides those that a scan finds."""
-        self._driven = False
+        self._own_update = False
         """True when `build` takes the optimizers' steps itself."""
         self._replicas = Replicas()
         self._schedulers = Schedulers()
@@ -102,7 +102,7 @@ class Stepping(ModuleHolder):
             raise BuildNotOverridden(f"{type(self).__name__}.build is {found}, not a function.")
         self._inputs = Inputs(self.build)
         self._progress = state.Progress()
-        self._strangers: WeakSet[nn.Module] = WeakSet()
+        self._new_signatures: WeakSet[nn.Module] = WeakSet()
         """Modules that no attribute holds, of which was warned."""
         self._announced_calls: set[Hashable] = set()
         """Keys of arguments for which `debug` has said which modules are called."""
@@ -122,19 +122,19 @@ class Stepping(ModuleHolder):
 
     def _scan(self) -> Step:
         """What a step consists of now."""
-        if not (self._driven or self._optimizers or self._scaler):
+        if not (self._own_update or self._optimizers or self._scaler):
             self._find_own_steps()
         self._cover()
-        scaler = None if self._driven else self._scaler
+        scaler = None if self._own_update else self._scaler
         return Step.scan(
             self._modules,
             self._optimizers,
             scaler,
-            driven=self._driven,
+            own_update=self._own_update,
             containers=self._stray_containers(),
             replicas=self._replicas,
             numbers=list(self._numbers.values()),
-            looks=self._looks_at_values,
+            reads_values=self._reads_values,
         )
 
     def _cover(self) -> bool:
@@ -156,7 +156,7 @@ class Stepping(ModuleHolder):
     def _find_own_steps(self) -> None:
         """A `build` that names optimizers and ``step`` steps them, if not in its first call."""
         if named := steps_of(self.build):
-            self._driven = True
+            self._own_update = True
             self._optimizers.extend(named)
             self.config._set(training=True)
 
@@ -166,7 +166,7 @@ class Stepping(ModuleHolder):
         return [container for container in found.values() if container is not None]
 
     def _scaler_started(self) -> AbstractContextManager[None]:
-        return amp.started(None if self._driven else self._scaler, self._optimizers)
+        return amp.started(None if self._own_update else self._scaler, self._optimizers)
 
     def _moved_by_build(self) -> Sequence[Any]:
         """Objects besides modules and optimizers whose attributes `build` moves."""
@@ -174,11 +174,11 @@ class Stepping(ModuleHolder):
 
     def _drive(self, outcome: Outcome) -> bool:
         """Take note of optimizers that `build` has stepped, and of places; True for new places."""
-        known = len(self._strays) + len(self._rebound) + len(self._numbers) + self._looks_at_values
-        self._driven = self._driven or outcome.driven
+        known = len(self._strays) + len(self._rebound) + len(self._numbers) + self._reads_values
+        self._own_update = self._own_update or outcome.own_update
         self._optimizers.extend(outcome.adopted)
         self._strays.update({stray.key: stray for stray in outcome.strays})
-        if self._driven and self._last_call is not None:
+        if self._own_update and self._last_call is not None:
             self._rebound.update(rebound_between(self._last_call[0], outcome))
             self._count_renumbered(self._last_call[0], outcome)
         if outcome.adopted:
@@ -186,11 +186,10 @@ class Stepping(ModuleHolder):
         if self.config.options.micro_batches == 1:
             self._numbers.update({one.key: one for one in outcome.numbers})
         before = None if self._last_call is None else self._last_call[0]
-        if outcome.looks or outcome.drifts(before):
-            self._looks_at_values = True
+        if outcome.reads_values or outcome.varies(before):
+            self._reads_values = True
         return (
-            len(self._strays) + len(self._rebound) + len(self._numbers) + self._looks_at_values
-            > known
+            len(self._strays) + len(self._rebound) + len(self._numbers) + self._reads_values > known
         )
 
     def _count_renumbered(self, before: Outcome, outcome: Outcome) -> None:
@@ -213,7 +212,7 @@ class Stepping(ModuleHolder):
         self,
         step: Step,
         call: Call,
-        heard: bool,
+        observed: bool,
         strict: bool = False,
         owned: Sequence[torch.Tensor] = (),
     ) -> Outcome:
@@ -221,12 +220,12 @@ class Stepping(ModuleHolder):
         if self.config.options.micro_batches > 1:  # each of them moves the numbers
             step = step.without_numbers()
         given = call.unbound
-        opened = self._opened(not self._driven)
+        opened = self._opened(not self._own_update)
         replicated = self._replicated(step)
         with ExitStack() as stack:
             for one in (self._building(), uncompiled(), opened, replicated):
                 stack.enter_context(one)
-            told = stack.enter_context(self._announced(call, heard))
+            observer = stack.enter_context(self._announced(call, observed))
             outcome = take(
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
@@ -235,15 +234,15 @@ class Stepping(ModuleHolder):
                 graph_class=Stepping,
                 depth=self._block_tree.deepest_stack,
                 options=self.config.options,
-                told=told,
-                heard=heard,
+                observer=observer,
+                observed=observed,
                 strict=strict,
                 owned=owned,
                 may_rest=self._progress.step > 0,
-                warned=self._strangers,
+                warned=self._new_signatures,
                 built=self._built,
             )
-        if told is not NOBODY:
+        if observer is not NOBODY:
             announce.returned(self._stages(), self._graph_name, outcome.returned)
         return outcome
 
@@ -263,7 +262,7 @@ class Stepping(ModuleHolder):
     @contextmanager
     def _replicated(self, step: Step) -> Iterator[None]:
         """A call of a step begins: its replicas are equal, and average where it updates itself."""
-        options, trains = self.config.options, self._driven or self._optimizers
+        options, trains = self.config.options, self._own_update or self._optimizers
         self._replicas.groups = groups_of(step, options) if trains else []
         if self._replicas.groups and options.buckets is not None:
             raise NotSupported(
@@ -271,18 +270,18 @@ class Stepping(ModuleHolder):
                 "answer: it does not go with data parallel."
             )
         self._replicas.begin()
-        itself = self._driven or not self._optimizers
+        itself = self._own_update or not self._optimizers
         early = options.micro_batches == 1 and not any(s.ranks for s in options.stages)
         with running(step, updates_itself=itself, early=early):
             yield
 
     @contextmanager
-    def _announced(self, call: Call, heard: bool) -> Iterator[Told]:
+    def _announced(self, call: Call, observed: bool) -> Iterator[Observer]:
         """Says from debug level 1 on what is called, the first time for arguments like these.
 
         Told of it is what this returns.
         """
-        if not heard or self._block_tree.most_debug < 1 or call.key in self._announced_calls:
+        if not observed or self._block_tree.most_debug < 1 or call.key in self._announced_calls:
             yield NOBODY
             return
         self._announced_calls.add(call.key)

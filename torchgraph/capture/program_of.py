@@ -19,7 +19,7 @@ from ..ir.program import CallRecord, OutputKind, Phase, Program, Role, provenanc
 from ..live.step import Leaf
 from ..options.options import Options
 from ..record.compare.outcome import Outcome, without_batch
-from ..record.host.host import Host
+from ..record.side_effects.side_effects import SideEffects
 from ..structure import Returned
 from .functional.functionalize import functionalize
 from .graph_of import graph_of
@@ -43,9 +43,9 @@ class Captured:
     loss_path: str | None
     structure: tuple[Any, ...]
     """``Step.structure()`` at capture."""
-    driven: bool = False
+    own_update: bool = False
     """True when the step takes its own update."""
-    host: Host = field(default_factory=Host)
+    side_effects: SideEffects = field(default_factory=SideEffects)
     """The part of a step that Python does besides the program."""
     reduced: tuple[Reduced, ...] = ()
     """See `Replicas`."""
@@ -95,8 +95,8 @@ def _program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Ca
         outcome.calls,
         outcome.loss_path,
         step.structure(),
-        outcome.driven,
-        outcome.host,
+        outcome.own_update,
+        outcome.side_effects,
         outcome.reduced,
     )
 

@@ -34,7 +34,7 @@ def captured_step(
         NotCompiled: no program is there, and no arguments.
         NotExportable.
     """
-    captured, call = _last(graph) if given is None else _aside(graph, *given)
+    captured, call = _last(graph) if given is None else _dry_run(graph, *given)
     for first, other in sharing_of(call):
         raise NotExportable(
             f"{other} lies in the memory of {first} in this call, and its program holds for that.",
@@ -90,21 +90,23 @@ def _last(graph: Running) -> tuple[Captured, Call]:
     why = replay.why_not()
     if why:
         raise NotExportable(f"The last program no longer fits: {why}.", fix=_AGAIN)
-    if graph._optimizers and not graph._driven:
+    if graph._optimizers and not graph._own_update:
         replay.guards.check_gradients(replay.name_of)
     return _bound(replay.captured, replay.leaves), call
 
 
-def _aside(graph: Running, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Captured, Call]:
+def _dry_run(
+    graph: Running, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Captured, Call]:
     """The program of a call; a step that it may take is taken back."""
     call = graph._inputs.bind(tuple(args), dict(kwargs), whole=True)
     replay = graph._program_for(call)
     if replay is not None:
-        if graph._optimizers and not graph._driven:
+        if graph._optimizers and not graph._own_update:
             replay.guards.check_gradients(replay.name_of)
         return _bound(replay.captured, replay.leaves), call.without_data()
     _check_not_eager(graph, graph._why_eager(call))
-    outcome = graph._aside_outcome(call)
+    outcome = graph._dry_outcome(call)
     _check_whole(
         graph,
         outcome,

@@ -62,13 +62,13 @@ def export(
         raise _inference_only(format)
     place = path_of(path)
     if shapes is not None:
-        with graph._turns.lock, graph._signals:
+        with graph._call_lock.lock, graph._signals:
             program = traced(graph, given, shapes)
         text = as_text(described_trace(program, name))
         known = None if given is None else _tensors(program.example_inputs)
         files.write(program, place, format, text, graph.build, known)
         return
-    with graph._turns.lock, graph._signals:
+    with graph._call_lock.lock, graph._signals:
         call = None if given is None else graph._inputs.bind(*given, whole=True)
         known = None if call is None else _tensors((call.args, call.kwargs))
         one, held = captured_step(graph, given)

@@ -23,8 +23,9 @@ from ..ir.each import expanded
 from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, OutputSpec, Program, Role, TensorMeta, provenance
 from ..ir.values import evaluate, leaves, mode_of, neutral, with_values
+from ..lines import Looker
 from ..lower.numbers import list_forms, numbers, tensor_forms
-from . import arithmetic, looks, own_ops, recurrent
+from . import arithmetic, own_ops, recurrent
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
@@ -65,7 +66,7 @@ class _Rewriting:
                 self._made[node] = self._graph.node_copy(node)
             elif node.op == "call_function":
                 if effects.of(node).expects:
-                    raise _looked(node)
+                    raise _spot_check(node)
                 if node in live and node not in self._made:
                     self._rewrite(node)
         pairs = [pair for pair in self._program.returns() if pair[0].kind in _KEPT]
@@ -220,9 +221,9 @@ def _flags(program: Program) -> dict[str, fx.Node]:
     return {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
 
 
-def _looked(node: fx.Node) -> NotExportable:
+def _spot_check(node: fx.Node) -> NotExportable:
     what = "the size of a tensor" if node.target is library.expect_shape else "a value"
-    who, fix = looks.who(node)
+    who, fix = _looker_of(node)
     return NotExportable(
         f"{who} looks at {what} in the step, and goes on by it; an exported step has no Python.",
         where=provenance(node).line,
@@ -238,3 +239,36 @@ def _refused(node: fx.Node) -> NotExportable:
         where=provenance(node).line,
         fix="compute it otherwise, or run the Graph itself where the step is needed.",
     )
+
+
+_ANYBODY = Looker(
+    "Python, or a function that this line calls,",
+    "compute with torch.where instead, or look at it after the step. Of torch's functions "
+    "F.one_hot looks, for which (index[..., None] == torch.arange(classes)).long() stands, and a "
+    "cross entropy with weight=, label_smoothing= and ignore_index= together",
+)
+
+
+def _looker_of(node: fx.Node) -> Looker:
+    """The code that reads the value compared by ``node``, and an alternative to it."""
+    looker = provenance(node).looker
+    name = _checked_by_linalg(node).removeprefix("linalg_").removesuffix("_ex")
+    if looker is None and name:
+        return Looker(
+            f"torch.linalg ({name})",
+            f"torch.linalg.{name}_ex, which leaves the check to you, or compute it after the step",
+        )
+    return looker or _ANYBODY
+
+
+def _checked_by_linalg(node: fx.Node) -> str:
+    """The linalg op whose ``info`` is compared, such as ``linalg_inv_ex``; empty for none."""
+    reached, tried = list(node.all_input_nodes), 0
+    while reached and tried < 8:
+        one, tried = reached.pop(0), tried + 1
+        name = one.target.__name__.partition(".")[0] if isinstance(one.target, OpOverload) else ""
+        name = name.removeprefix("_")
+        if name.startswith("linalg_") and name.endswith("_ex"):
+            return name
+        reached += one.all_input_nodes[:2]
+    return ""

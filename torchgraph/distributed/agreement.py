@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from .._torch.distributed import collectives
+from .coordination.exchange import exchange_of
+from .coordination.presence import presence, several_ranks
 from .errors import RanksDiffer
-from .meetings.exchange import exchange_of
-from .meetings.presence import presence, several_ranks
 
 _SECONDS = 300.0
 """How long a rank waits for the others."""

@@ -1,4 +1,4 @@
-"""Ranks that hand each other tensors, by their positions in a process group."""
+"""Point-to-point communication between ranks, by their positions in a process group."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .._torch.distributed import collectives
 
 _made: weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]]
 _made = weakref.WeakKeyDictionary()
-"""By the group of all ranks, with which they end."""
+"""Default process group -> groups by their ranks; dropped together with it."""
 
-Parcel = dist.P2POp
-"""Memory that is to be sent or received."""
+P2POp = dist.P2POp
+"""A tensor to send or to receive, before it is posted."""
 
 
 def is_joined() -> bool:
-    """True where this process has a rank."""
+    """True where the default process group is initialized."""
     return dist.is_available() and dist.is_initialized()
 
 
 def world_size() -> int:
-    """How many ranks there are; 1 without a process group."""
+    """The number of ranks; 1 without a process group."""
     return dist.get_world_size() if is_joined() else 1
 
 
@@ -39,7 +39,7 @@ def members(name: str) -> list[int]:
 
 
 class Peers:
-    """The ranks of one pipeline.
+    """The process group of one pipeline.
 
     Args:
         many: the ranks of each pipeline; all ranks of the world say the same.
@@ -58,27 +58,27 @@ class Peers:
                 known[key] = dist.new_group(list(key))
         self.group = known[keys[number]]
         self.position = dist.get_rank(self.group)
-        """This rank's."""
+        """The index of this rank in the group."""
 
     def gathered(self, numbers: torch.Tensor) -> list[torch.Tensor]:
-        """Those of all ranks, in their order; as many on each."""
+        """``numbers`` of all ranks, in the order of ranks; the shape is the same on each rank."""
         found = [torch.empty_like(numbers) for _ in range(dist.get_world_size(self.group))]
         dist.all_gather(found, numbers, self.group)
         return found
 
-    def send(self, memory: torch.Tensor, position: int) -> Parcel:
-        """To be sent to the rank at that position."""
-        return self._parcel(dist.isend, memory, position)
+    def send(self, memory: torch.Tensor, position: int) -> P2POp:
+        """Prepare sending ``memory`` to the rank at ``position``."""
+        return self._p2p_op(dist.isend, memory, position)
 
-    def receive(self, memory: torch.Tensor, position: int) -> Parcel:
-        """To be filled by the rank at that position."""
-        return self._parcel(dist.irecv, memory, position)
+    def receive(self, memory: torch.Tensor, position: int) -> P2POp:
+        """Prepare receiving into ``memory`` from the rank at ``position``."""
+        return self._p2p_op(dist.irecv, memory, position)
 
-    def _parcel(self, op: object, memory: torch.Tensor, position: int) -> Parcel:
+    def _p2p_op(self, op: object, memory: torch.Tensor, position: int) -> P2POp:
         peer = dist.get_global_rank(self.group, position)
-        return Parcel(op, memory, peer, self.group)  # type: ignore[arg-type]  # isend or irecv
+        return P2POp(op, memory, peer, self.group)  # type: ignore[arg-type]  # isend or irecv
 
-    def exchange(self, parcels: Sequence[Parcel]) -> None:
-        """Send and receive all of them, and wait for that."""
-        for work in dist.batch_isend_irecv(list(parcels)) if parcels else ():
+    def exchange(self, ops: Sequence[P2POp]) -> None:
+        """Post all sends and receives at once, and wait until they are done."""
+        for work in dist.batch_isend_irecv(list(ops)) if ops else ():
             work.wait()

@@ -1,7 +1,6 @@
-"""The ranks of the default process group: which this is, what each says, and ranks played by one.
+"""The ranks of the default process group: collectives of Python objects, and simulated ranks.
 
-A rank that is played has a process group in which nothing is communicated: what torch's own tests
-record programs with.
+A simulated rank has a process group with torch's "fake" backend, in which nothing is communicated.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from .._torch.distributed.collectives import group_of
 from .._torch.distributed.simulated import cut_here, fake_store
 from ..errors import InvalidOption
 
-Said = TypeVar("Said")
+T = TypeVar("T")
 
 
 def rank() -> int:
-    """Which rank of the default process group this process is."""
+    """The rank of this process in the default process group."""
     return dist.get_rank()
 
 
-def told(value: Said) -> list[Said]:
-    """What each rank says, in order; all have to come here. What they say is pickled."""
+def all_gather(value: T) -> list[T]:
+    """``value`` of each rank, in the order of ranks. Pickles it; every rank has to call."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
 
 
-def told_by(source: int, value: Said) -> Said:
-    """What the rank ``source`` says, on all of them; all have to come here. It is pickled.
+def broadcast(source: int, value: T) -> T:
+    """``value`` of the rank ``source``, on every rank. Pickles it; every rank has to call.
 
     Args:
-        value: of no account on the others.
+        value: read on ``source`` alone.
     """
     found: list[Any] = [value]
     dist.broadcast_object_list(found, src=source)
-    said: Said = found[0]
-    return said
+    received: T = found[0]
+    return received
 
 
 def ranks_of(group: str) -> tuple[int, ...]:
@@ -50,7 +49,7 @@ def ranks_of(group: str) -> tuple[int, ...]:
 
 
 @contextmanager
-def played(rank: int, world: int, wholes: list[torch.Tensor]) -> Iterator[None]:
+def simulated_rank(rank: int, world: int, wholes: list[torch.Tensor]) -> Iterator[None]:
     """In the block this process is that rank of ``world`` ranks, the others of which are not there.
 
     Args:

@@ -4,6 +4,7 @@ Touches: the user's objects, to compare them.
 Never: a write, a refusal: it answers.
 """
 
+from .aspects import ABSENT as ABSENT, look as look
 from .checks import Read as Read, same_attribute as same_attribute, same_value as same_value
 from .classes import (
     Classes as Classes,
@@ -17,7 +18,6 @@ from .guards import (
     GuardTimes as GuardTimes,
     Modules as Modules,
 )
-from .looks import ABSENT as ABSENT, look as look
 from .names import Name as Name, Names as Names
 from .optimizers import OwnState as OwnState
 from .scripts import Scripts as Scripts, is_script as is_script

@@ -16,9 +16,9 @@ from torch.utils.hooks import RemovableHandle
 
 from .._torch import tensor_hooks
 from .._torch.modules import HOOKS, STATE, is_initialized, state_in
+from .aspects import ABSENT, look, with_kinds
 from .classes import shadows
 from .compiled import CompiledChecks
-from .looks import ABSENT, look, with_kinds
 
 Read = tuple[str, object, str, object]
 """(path, object, attribute, value); the object is a class where the class holds the attribute."""

@@ -17,9 +17,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..lines import SourceLine
-from .classes import dict_of
-from .compiled import CompiledChecks
-from .looks import (
+from .aspects import (
     ABSENT,
     DEEPEST,
     LOOKS,
@@ -36,6 +34,8 @@ from .looks import (
     own,
     shown,
 )
+from .classes import dict_of
+from .compiled import CompiledChecks
 
 _Get = Callable[[Any, Any], object]
 

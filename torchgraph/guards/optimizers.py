@@ -9,9 +9,9 @@ from itertools import compress
 import torch
 
 from .._torch.optimizers import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
+from .aspects import Same, look
 from .checks import Members
 from .compiled import CompiledChecks
-from .looks import Same, look
 
 
 class OwnState:

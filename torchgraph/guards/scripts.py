@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from .._torch.scripts import can_fuse, names_of, ops_of, optimizes, reader_of, set_attribute
+from .aspects import look
 from .checks import same_value
-from .looks import look
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor)
 _UNHEARD = {

@@ -15,7 +15,7 @@ import torch
 
 from .._torch import storage_id
 from .._torch.distributed.held import local
-from ..distributed.away import note_move
+from ..distributed.remote_states import note_storage_change
 from ..ir.aliasing import MemoryLocation, has_strides, is_opaque, span
 from .compiled import CompiledChecks
 from .tensors import has_place
@@ -56,7 +56,7 @@ class Sharing:
             return True
         if relations(self._states) != self.relations:
             return False
-        note_move()
+        note_storage_change()
         self._places = list(map(MemoryLocation.of, states))
         return True
 

@@ -20,11 +20,11 @@ from ..record.amp import Autocast
 from ..replay.cuda.graphs import op_by_op
 from ..replay.replay import Replay
 from .checking.accuracy import Accuracy as Accuracy
-from .checking.against import Against, passes_of, promises_bits
+from .checking.comparison import ProgramComparison, passes_of, promises_bits
 from .checking.divergence import ABSENT, CAPTURE, Divergence as Divergence, divergence
 from .checking.eager_values import Follower
-from .checking.side import GraphSide
-from .checking.together import Alone, deciding, meetings
+from .checking.rank_agreement import SingleRank, collectives_of, deciding
+from .checking.sandbox import ReplaySandbox
 from .eager import Eager, Journal
 
 FLOAT64 = "float64"
@@ -60,14 +60,14 @@ def check(
     _agree(ranks, replay, options, precision)
     autocast = Autocast(options.autocast, (leaf.value for leaf in replay.leaves))
     eager = Eager(autocast.eager(build), call, scan, owners, options, replay.leaves, around)
-    looking = _Check(replay, eager, GraphSide(replay, call, scan()), options, ranks)
+    looking = _Check(replay, eager, ReplaySandbox(replay, call, scan()), options, ranks)
     found = looking.divergence()
     if precision != FLOAT64:
         return found
     return looking.accuracy(found)
 
 
-def _agree(ranks: Alone, replay: Replay, options: Options, precision: str) -> None:
+def _agree(ranks: SingleRank, replay: Replay, options: Options, precision: str) -> None:
     """Raise, on all ranks, what keeps one of them from a check, or where they would not meet."""
     refused = None
     try:
@@ -75,18 +75,20 @@ def _agree(ranks: Alone, replay: Replay, options: Options, precision: str) -> No
     except NotSupported as error:
         refused = error
     others = [
-        (rank, what) for rank, what in enumerate(ranks.told(refused and refused.what)) if what
+        (rank, what) for rank, what in enumerate(ranks.all_gather(refused and refused.what)) if what
     ]
     if refused is not None:
         raise afresh(refused)
     if others:
         raise NotSupported(f"Rank {others[0][0]} refuses the check: {others[0][1]}")
-    if ranks.is_alone:
+    if ranks.is_single:
         return
     ranks.same("the same check", [f"precision {precision!r}"])
-    ranks.same("the captured program", meetings(replay.captured.program))
-    ranks.same("the program after the passes", meetings(replay.program))
-    ranks.same("the lowered program", meetings(op_by_op(replay.executable, replay.program).program))
+    ranks.same("the captured program", collectives_of(replay.captured.program))
+    ranks.same("the program after the passes", collectives_of(replay.program))
+    ranks.same(
+        "the lowered program", collectives_of(op_by_op(replay.executable, replay.program).program)
+    )
 
 
 def _refuse(replay: Replay, options: Options) -> None:
@@ -112,11 +114,16 @@ class _Check:
     """One step of eager's, and of all that became of it on the way to what runs."""
 
     def __init__(
-        self, replay: Replay, eager: Eager, side: GraphSide, options: Options, ranks: Alone
+        self,
+        replay: Replay,
+        eager: Eager,
+        sandbox: ReplaySandbox,
+        options: Options,
+        ranks: SingleRank,
     ) -> None:
         self._replay = replay
         self._eager = eager
-        self._side = side
+        self._sandbox = sandbox
         self._options = options
         self._ranks = ranks
         self._reaches: tuple[str, ...] = ()
@@ -125,13 +132,13 @@ class _Check:
         self._exact = promises_bits(replay)
         self._expected = eager.run()
         whole = expanded(replay.captured.program)
-        self._against = Against(whole, side, ranks, exact=self._exact)
+        self._comparison = ProgramComparison(whole, sandbox, ranks, exact=self._exact)
 
     def divergence(self) -> Divergence | None:
         """The first node that is wrong; None where nothing is."""
         executable = self._executable
         signature = executable.signature
-        got = self._side.run(executable.function, executable.outputs, signature)
+        got = self._sandbox.run(executable.function, executable.outputs, signature)
         reaches = _different(self._expected, got)
         if not self._ranks.any(bool(reaches)):
             return None
@@ -152,7 +159,7 @@ class _Check:
 
     def accuracy(self, found: Divergence | None) -> Accuracy:
         """How far all results are from float64, beside eager's."""
-        return self._against.accuracy(self._executable, found)
+        return self._comparison.accuracy(self._executable, found)
 
     def _agreed(self, found: Divergence | None, program: Program) -> Divergence | None:
         """What the rank has found whose node comes first in the program."""
@@ -165,23 +172,23 @@ class _Check:
         return None if first is None else replace(first[1], rank=first[0])
 
     def _measured(self, found: Divergence) -> Divergence:
-        accuracy = self._against.accuracy(self._executable, found)
+        accuracy = self._comparison.accuracy(self._executable, found)
         return replace(found, graph_error=accuracy.graph, eager_error=accuracy.eager)
 
     def _capture(self) -> tuple[Divergence | None, Program]:
         """What capture got wrong; on a GPU, where kernels may add in any order, nobody can say."""
-        whole = self._against.program
+        whole = self._comparison.program
         if self._replay.devices - {"cpu"}:
             return None, whole
         outputs = whole.signature.outputs
-        got = self._side.run(lambda values: whole.gm(*values), outputs, whole.signature)
+        got = self._sandbox.run(lambda values: whole.gm(*values), outputs, whole.signature)
         reaches = _different(self._expected, got)
         if not self._ranks.any(bool(reaches)):
             return None, whole
         journal = Journal()
         self._eager.run(journal)
         follower = Follower(whole, outputs, journal)
-        self._side.run(follower.execute, outputs, whole.signature)
+        self._sandbox.run(follower.execute, outputs, whole.signature)
         found = follower.divergence(self._eager, self._ranks)
         if not reaches:
             return None, whole
@@ -190,13 +197,13 @@ class _Check:
 
     def _passes(self) -> tuple[Divergence | None, Program]:
         program = expanded(self._replay.program)
-        found = self._against.fault_of(program)
+        found = self._comparison.fault_of(program)
         if not self._ranks.any(found is not None):
             return None, program
         if self._exact:
             outputs = program.signature.outputs
             signature = program.signature
-            got = self._side.run(lambda values: program.gm(*values), outputs, signature)
+            got = self._sandbox.run(lambda values: program.gm(*values), outputs, signature)
             reaches = _different(self._expected, got)
             if not reaches:  # it computes something else on the way, and the same in the end
                 found = None
@@ -204,7 +211,7 @@ class _Check:
                 found = replace(found, reaches=tuple(map(str, reaches)))
             if not self._ranks.any(found is not None):
                 return None, program
-        culprit = self._against.culprit(passes_of(self._replay, self._options), self._options)
+        culprit = self._comparison.culprit(passes_of(self._replay, self._options), self._options)
         if found is not None:
             found = replace(found, blame="pass" if culprit else "", culprit=culprit)
         return found, program
@@ -212,7 +219,7 @@ class _Check:
     def _lowered(self) -> tuple[Divergence | None, Program]:
         executable = self._executable
         program = executable.program
-        found = self._against.fault_of(program, executable.outputs, in_place=True)
+        found = self._comparison.fault_of(program, executable.outputs, in_place=True)
         if found is not None:
             blame = "inductor" if found.region or self._replay.code.regions else "lowering"
             found = replace(found, lowering=True, blame=blame)

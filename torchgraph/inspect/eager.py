@@ -22,8 +22,7 @@ from ..live.step import Leaf, Step
 from ..options.options import Options
 from ..record.update.own_steps import classes_with
 from ..structure import Contents, Returned
-from .arrivals import arrived
-from .ops import base_name
+from .ops import base_name, wait_for_all
 
 GENERATOR = "torch's random generator"
 Key = tuple[str, int, torch.Size, torch.dtype]
@@ -60,7 +59,7 @@ class Journal(TorchDispatchMode):
             self.arguments = [copied(argument) for argument in args]
         out = func(*args, **(kwargs or {}))
         if effects.of_target(func).communicates:
-            arrived(out)
+            wait_for_all(out)
         for index, tensor in results(out):
             place = ResultPlace(self._position, index)
             if self._wanted is None:
@@ -129,13 +128,13 @@ class Eager:
             step = self._scan()
             leaves, optimizers = step.leaves, step.optimizers
             scaling = Scaling.over(leaves, [leaf.value for leaf in leaves])
-            first = nullcontext() if step.driven else _first_gradients(scaling.scaled)
+            first = nullcontext() if step.own_update else _first_gradients(scaling.scaled)
             with self._around(step):
-                with watch, first, _without_schedulers(driven=step.driven):
+                with watch, first, _without_schedulers(own_update=step.own_update):
                     step.replicas.spread()
                     returned = self._build(*self._call.args, **self._call.kwargs)
                 ends = _outputs(Returned(returned, contents))
-                if not step.driven:
+                if not step.own_update:
                     with watch:
                         parameters = [leaf.value for leaf in leaves if leaf.role is Role.PARAMETER]
                         step_all(optimizers, parameters, scaling, self._options, step.replicas)
@@ -162,10 +161,10 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 @contextmanager
-def _without_schedulers(*, driven: bool) -> Iterator[None]:
+def _without_schedulers(*, own_update: bool) -> Iterator[None]:
     """Schedulers that `build` steps are no part of its program."""
     with ExitStack() as stack:
-        for cls in classes_with(LRScheduler, "step") if driven else ():
+        for cls in classes_with(LRScheduler, "step") if own_update else ():
             stack.enter_context(mock.patch.object(cls, "step", _nothing))
         yield
 

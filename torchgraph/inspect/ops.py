@@ -1,9 +1,16 @@
-"""Names of ops as people know them: the same for all forms of one computation."""
+"""Ops of inspected programs: their common names, and waiting for asynchronous results."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import fx
+
 from .._torch import OpOverload, schema_of
+from ..ir import effects
 from ..ir.batch_norms import EVALUATING, NATIVE, VENDOR, names
+from ..ir.values import tensors_of
 
 _NATIVE = (NATIVE.writing, NATIVE.functional, EVALUATING)
 _VENDOR = (VENDOR.writing, VENDOR.functional)
@@ -20,3 +27,16 @@ def base_name(target: object) -> str:
     space, _, name = schema_of(target).name.partition("::")
     name = _BATCH_NORM.get(name, name.rstrip("_"))
     return name if space == "aten" else f"{space}.{name}"
+
+
+def wait_for_collective(node: fx.Node, value: Any) -> Any:
+    """``value`` of ``node``, waited for where the node is a collective."""
+    if effects.of(node).communicates:
+        wait_for_all(value)
+    return value
+
+
+def wait_for_all(value: Any) -> None:
+    """Wait for the results of a collective; does nothing for tensors that are complete."""
+    for tensor in tensors_of(value):
+        torch.ops._c10d_functional.wait_tensor(tensor)

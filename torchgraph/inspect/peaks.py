@@ -104,7 +104,7 @@ def measured(
     found = planned(replay, options, probe=True)
     if replay.devices != {"cpu"}:
         return replace(found, notes=(*found.notes, "measured on the CPU alone"))
-    values = inputs_of(replay.leaves, replay.captured.host.extended(call).tensors)
+    values = inputs_of(replay.leaves, replay.captured.side_effects.extended(call).tensors)
     values += map(copied, replay.derived.tensors)
     with torch.enable_grad(), below_autograd(), torch.random.fork_rng(devices=[]):
         (ours,) = taken([partial(replay.executable.function, values)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import RenderableType
 
 from ..lower import Lowered
-from ..pipeline.parcels import bytes_of
+from ..pipeline.packing import bytes_of
 from ..pipeline.pipelined import Pipelined
 from ..pipeline.stages import StagePart
 from .tables import add_row, empty_table, section, size

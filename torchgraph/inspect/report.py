@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from torch import nn
 
 from ..calls.fallback import Fallback
-from ..calls.looks.schedule import Looks
+from ..calls.spot_checks.schedule import SpotChecks
 from ..debug.screen import OnAnyScreen
 from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
@@ -258,7 +258,7 @@ class Report:
         options: Options,
         seconds: Mapping[str, float],
         fallback: Fallback,
-        looks: Looks,
+        looks: SpotChecks,
         modules: Mapping[str, nn.Module],
         measured: Peaks | None = None,
     ) -> Report:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch import fx
 
-from ..distributed.meetings.exchange import Exchange
+from ..distributed.coordination.exchange import Exchange
 from .definition import define
 from .expect import ValueMoved
 

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..blocks.proxy import unwrap
-from ..guards.looks import count, elements, is_container, own
+from ..guards.aspects import count, elements, is_container, own
 from ..guards.names import of_class
 from ..ir.aliasing import is_leaf
 from ..lines import PARTS_OF_STEPS, is_library

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..guards import ABSENT
-from ..guards.looks import own
+from ..guards.aspects import own
 from ..guards.names import By, Name, Path, follow
 
 

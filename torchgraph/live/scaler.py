@@ -12,7 +12,7 @@ from .. import library
 from .._torch.distributed.held import as_dtensor, layout_of, local
 from .._torch.optimizers import unscales_itself
 from .._torch.tensors import indices_of, values_of
-from ..distributed.agreed import most
+from ..distributed.dtensors import most
 from ..errors import NotSupported
 from ..ir.names import scaler_key
 from .step import SCALER_NUMBERS, SCALER_TENSORS, Leaf

@@ -106,7 +106,7 @@ class Step:
     index: dict[int, int] = field(default_factory=dict)
     """id of a tensor -> its leaf."""
     scaler: Scaler | None = None
-    driven: bool = False
+    own_update: bool = False
     """True when `build` takes the optimizers' steps itself, as in a loop of the user's own."""
     tensors_by_name: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Leaves of autograd that no module holds."""
@@ -116,7 +116,7 @@ class Step:
     """Names under which others put another tensor between calls."""
     numbers: Sequence[NumberPlace] = ()
     """Places of the user's in which the step moves a number."""
-    looks: bool = False
+    reads_values: bool = False
     """The step computes with values of tensors: with numbers that move, too."""
     moving: set[int] = field(default_factory=set)
     """The leaves that lie there."""
@@ -147,19 +147,19 @@ class Step:
         optimizers: Sequence[torch.optim.Optimizer],
         scaler: Scaler | None = None,
         *,
-        driven: bool = False,
+        own_update: bool = False,
         tensors: Mapping[str, torch.Tensor] | None = None,
         containers: Sequence[tuple[str, object]] = (),
         rebound: Sequence[Name] = (),
         replicas: Replicas | None = None,
         numbers: Sequence[NumberPlace] = (),
-        looks: bool = False,
+        reads_values: bool = False,
     ) -> Step:
         """Name every tensor and number of the given modules, optimizers and scaler.
 
         The scaler has made its scale, or is disabled. In a ``driven`` step optimizers may update
         what no module holds, and share parameters. ``tensors``: leaves of autograd by name.
-        ``containers``, ``rebound``, ``numbers``, ``looks``: as the fields.
+        ``containers``, ``rebound``, ``numbers``, ``reads_values``: as the fields.
 
         Raises:
             ParameterOutsideGraph, ParameterInTwoOptimizers.
@@ -171,10 +171,10 @@ class Step:
             if id(module) not in seen:
                 seen.add(id(module))
                 modules[path] = module
-        step = cls(modules, list(optimizers), roots, scaler=scaler, driven=driven)
+        step = cls(modules, list(optimizers), roots, scaler=scaler, own_update=own_update)
         step.tensors_by_name, step.containers = dict(tensors or {}), containers
         step.rebound, step.replicas = rebound, replicas or step.replicas
-        step.numbers, step.looks = numbers, looks
+        step.numbers, step.reads_values = numbers, reads_values
         for path, module in modules.items():
             step._scan_tensors(parameters_of(module), path, Role.PARAMETER)
             step._scan_tensors(buffers_of(module), path, Role.BUFFER)
@@ -195,13 +195,13 @@ class Step:
             self.roots,
             [*self.optimizers, *more],
             self.scaler,
-            driven=self.driven,
+            own_update=self.own_update,
             tensors=self.tensors_by_name,
             containers=self.containers,
             rebound=self.rebound,
             replicas=self.replicas,
             numbers=self.numbers,
-            looks=self.looks,
+            reads_values=self.reads_values,
         )
         found.flags = self.flags.before(found.flags)
         return found
@@ -209,7 +209,7 @@ class Step:
     def without_numbers(self) -> Step:
         """The same, of which the numbers of the user's are plain ones."""
         own = [leaf for leaf in self.leaves if not names.is_number(leaf.fqn)]
-        return replace(self, leaves=own, moving=set(), numbers=(), looks=False)
+        return replace(self, leaves=own, moving=set(), numbers=(), reads_values=False)
 
     @property
     def impossible(self) -> str:
@@ -361,13 +361,13 @@ class Step:
         given = [id(p) for group in optimizer.param_groups for p in group["params"]]
         # Leaves that no module holds, beside those of modules; an optimizer of another model is an
         # oversight.
-        mixed = self.driven or any(one in self.index for one in given)
-        strangers = set(given) if mixed else set()
+        mixed = self.own_update or any(one in self.index for one in given)
+        new_signatures = set(given) if mixed else set()
         for group_number, group in enumerate(optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
                 if nn.parameter.is_lazy(parameter):
                     self.lazy = True
-                elif id(parameter) not in self.index and id(parameter) in strangers:
+                elif id(parameter) not in self.index and id(parameter) in new_signatures:
                     name = names.parameter("", f"parameter_{number}_{group_number}_{position}")
                     self._add(name, Role.PARAMETER, group["params"], (position,), parameter)
                 elif id(parameter) not in self.index:
@@ -377,7 +377,7 @@ class Step:
                         f"{position}) that no module of the Graph holds."
                     )
                 shared = owners.setdefault(id(parameter), number) != number
-                if shared and not self.driven:
+                if shared and not self.own_update:
                     raise ParameterInTwoOptimizers(
                         f"{self.parameter_fqn(parameter)!r} is in optimizer "
                         f"{owners[id(parameter)]} and in optimizer {number}."

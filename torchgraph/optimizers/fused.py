@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as, schema_of
-from ..distributed.layouts import parts_as
+from ..distributed.dtensors import parts_as
 from ..errors import NoProgram
 from ..ir import effects
 from ..ir.aliasing import has_gaps

@@ -17,11 +17,11 @@ from ..options.options import Options
 from .alike import compare
 from .cut import Cut
 from .layout import MERGES, SPLITS, Layout, order
-from .pipelined import Alone, GatherCode, Link, Pipelined, TurnCode
+from .pipelined import GatherCode, Link, LocalLink, Pipelined, SegmentCode
 from .ranks import RankLink
 from .stages import Place
 from .step import StageCode
-from .update.turns import Transfer, Turns, update_of
+from .update.partition import Transfer, UpdatePartition, update_of
 
 
 def is_pipelined(options: Options) -> bool:
@@ -52,7 +52,7 @@ def pipelined(
     target = Target(replace(options, backend="aten", cuda_graph="off"))
     everywhere = options.pipeline_outputs == "all"
     lowered = _Lowering(cut, layout, name, target, watched, everywhere=everywhere)
-    alone = lowered.joined([0] * cut.count, 0, Alone(cut))
+    alone = lowered.joined([0] * cut.count, 0, LocalLink(cut))
     if not layout.is_spread:
         return alone
     copy = layout.copy_of(here())
@@ -133,20 +133,20 @@ class _Lowering:
 
     def joined(self, owners: Sequence[int], position: int, link: Link) -> Pipelined:
         """The stages of one rank, with the update of what they use."""
-        cut, turns = self._cut, Turns(self._cut, self._update, owners, self._watched)
-        own: list[TurnCode | None] = []
-        for number, turn in enumerate(turns.turns_of(position)):
+        cut, segments = self._cut, UpdatePartition(self._cut, self._update, owners, self._watched)
+        own: list[SegmentCode | None] = []
+        for number, segment in enumerate(segments.segments_of(position)):
             called = f"{self._name}, update {number}"
             own.append(
                 None
-                if turn is None
-                else TurnCode(turn, lower(turn.program, called, self._target).runs)
+                if segment is None
+                else SegmentCode(segment, lower(segment.program, called, self._target).runs)
             )
         here = {p: code for p, code in self._codes.items() if owners[p.stage] == position}
         given = {spec.name: number for number, spec in enumerate(self._update.signature.inputs)}
         metas = _metas(cut)
         handed_out = [
-            Transfer(out.target, metas[out.kind, out.target], source, turns.everybody - {source})
+            Transfer(out.target, metas[out.kind, out.target], source, segments.everybody - {source})
             for place, outs in cut.returned.items()
             for out, source in ((out, owners[place.stage]) for out, _ in outs)
             if self._everywhere and (out.kind, out.target) in metas
@@ -158,14 +158,14 @@ class _Lowering:
             here,
             self._gathers(here),
             own,
-            turns.exchanges,
+            segments.exchanges,
             link,
             position,
-            turns.everybody,
+            segments.everybody,
             metas,
             handed_out,
-            turns.kept,
-            turns.told(),
+            segments.owned,
+            segments.transfers_to_all(),
             given,
         )
 

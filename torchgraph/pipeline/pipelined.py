@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from .._torch.distributed.held import local
-from ..distributed.away import bring_back, send_away
 from ..distributed.peers import here
+from ..distributed.remote_states import make_local, make_remote
 from ..ir.program import OutputKind, OutputSpec, Program, Signature, TensorMeta
 from ..live.step import Leaf
 from ..lower import Composite, Lowered
@@ -21,7 +21,7 @@ from .extract import GatherProgram
 from .layout import Layout
 from .stages import Place
 from .step import StageCode, StepRun, Values
-from .update.turns import Ranks, Transfer, Turn
+from .update.partition import Ranks, Segment, Transfer
 
 _AT_ONCE = 32
 """How many states travel together."""
@@ -38,10 +38,10 @@ class Link(Protocol):
 
 
 @dataclass(frozen=True)
-class TurnCode:
+class SegmentCode:
     """What a rank runs between two exchanges of the update, lowered."""
 
-    of: Turn
+    of: Segment
     runs: Lowered
 
 
@@ -56,15 +56,15 @@ class GatherCode:
 @dataclass
 class _Progress:
     wrote: bool = False
-    away: bool = False
-    """True while states are where they are kept alone."""
+    remote: bool = False
+    """True while each state is held by its owners alone."""
 
     def note(self, wrote: bool) -> None:
         """A part has run."""
         self.wrote |= wrote
 
 
-class Alone:
+class LocalLink:
     """All stages in this process: micro-batches run one after the other, as without a pipeline."""
 
     def __init__(self, cut: Cut) -> None:
@@ -102,7 +102,7 @@ class Pipelined(Composite):
     codes: Mapping[Place, StageCode]
     """Those of this rank's stages, by stage and part."""
     gathers: GatherCode | None
-    turns: Sequence[TurnCode | None]
+    segments: Sequence[SegmentCode | None]
     exchanges: Mapping[int, Sequence[Transfer]]
     link: Link
     position: int
@@ -112,9 +112,9 @@ class Pipelined(Composite):
     """What the results of `build` look like, packed."""
     handed_out: Sequence[Transfer]
     """Results of `build` that all ranks are to have."""
-    kept: Mapping[int, Ranks]
+    owned: Mapping[int, Ranks]
     """States that some ranks alone write, by their positions among the step's inputs."""
-    told: Sequence[Transfer]
+    broadcasts: Sequence[Transfer]
     """Those that all ranks are told of after each step, by position."""
     given: Mapping[str, int]
     """The names of the update's inputs, by which they are handed over -> their positions."""
@@ -145,8 +145,8 @@ class Pipelined(Composite):
 
     @functools.cached_property
     def keeps(self) -> dict[str, Ranks]:
-        """`kept` by the names of the states."""
-        return {self.signature.inputs[i].fqn: ranks for i, ranks in self.kept.items()}
+        """`owned` by the names of the states."""
+        return {self.signature.inputs[i].fqn: ranks for i, ranks in self.owned.items()}
 
     @functools.cached_property
     def _returned(self) -> list[OutputSpec]:
@@ -168,7 +168,11 @@ class Pipelined(Composite):
         """The parts of this rank's stages, in the order in which a micro-batch meets them."""
         places = sorted(self.codes, key=lambda place: place.order)
         parts = (one for place in places for one in _both(self.codes[place]))
-        return (*self._before, *parts, *(turn.runs for turn in self.turns if turn is not None))
+        return (
+            *self._before,
+            *parts,
+            *(segment.runs for segment in self.segments if segment is not None),
+        )
 
     @property
     def _before(self) -> tuple[Lowered, ...]:
@@ -177,16 +181,18 @@ class Pipelined(Composite):
     def remade(self, other: Callable[[Lowered], Lowered]) -> Lowered:
         """The same stages, of what ``other`` gives for each part."""
         codes = {place: code.remade(other) for place, code in self.codes.items()}
-        turns = [turn and replace(turn, runs=other(turn.runs)) for turn in self.turns]
+        segments = [
+            segment and replace(segment, runs=other(segment.runs)) for segment in self.segments
+        ]
         gathers = self.gathers and replace(self.gathers, runs=other(self.gathers.runs))
-        return replace(self, codes=codes, gathers=gathers, turns=turns)
+        return replace(self, codes=codes, gathers=gathers, segments=segments)
 
     def in_order(self) -> list[Lowered]:
         """What a rank runs in a step, with as many micro-batches as there are."""
         codes = [self.codes[place] for place in sorted(self.codes, key=lambda one: one.order)]
         again = [code.following for code in codes] * (self.signature.micro_batches - 1)
-        turns = [turn.runs for turn in self.turns if turn is not None]
-        return [*self._before, *(code.first for code in codes), *again, *turns]
+        segments = [segment.runs for segment in self.segments if segment is not None]
+        return [*self._before, *(code.first for code in codes), *again, *segments]
 
     @property
     def random(self) -> bool:
@@ -225,7 +231,7 @@ class Pipelined(Composite):
         self.link.exchange(self.handed_out, returned)
         early = [returned.get(o.target, self._unknown(o)) for o in self._returned]
         late = self._update([*taken, *(step.sums.get(name) for name in self._shares)])
-        self._tell(values)
+        self._release_remote(values)
         return (*early, *(late[o.kind, o.target] for o in self._late))
 
     def _gathered(self, values: Sequence[Any]) -> list[Any]:
@@ -237,28 +243,28 @@ class Pipelined(Composite):
                 found[position - len(values)] = value
         return found
 
-    def _tell(self, values: Sequence[Any]) -> None:
+    def _release_remote(self, values: Sequence[Any]) -> None:
         """Let the ranks have what they are told of, and let go of what others keep."""
-        self._hand(self.told, values, lambda tensor, value: tensor.copy_(value))
-        told = {int(one.name) for one in self.told}
-        for number, ranks in self.kept.items():
+        self._hand(self.broadcasts, values, lambda tensor, value: tensor.copy_(value))
+        told = {int(one.name) for one in self.broadcasts}
+        for number, ranks in self.owned.items():
             if self.position not in ranks and number not in told:
-                send_away(values[number])
-        self._progress.away = bool(self.kept)
+                make_remote(values[number])
+        self._progress.remote = bool(self.owned)
 
     def bring_home(self, values: Sequence[Any]) -> None:
         """Let every rank have all states again, by the ranks that keep them; all call it."""
-        if not self._progress.away:
+        if not self._progress.remote:
             return
         inputs = self.signature.inputs
         transfers: list[Transfer] = []
-        for number, ranks in self.kept.items():
+        for number, ranks in self.owned.items():
             meta = inputs[number].meta
             assert meta is not None
             transfers.append(Transfer(str(number), meta, min(ranks), self.everybody - ranks))
         for start in range(0, len(transfers), _AT_ONCE):
-            self._hand(transfers[start : start + _AT_ONCE], values, bring_back)
-        self._progress.away = False
+            self._hand(transfers[start : start + _AT_ONCE], values, make_local)
+        self._progress.remote = False
 
     def _hand(
         self,
@@ -289,12 +295,12 @@ class Pipelined(Composite):
         found: dict[tuple[OutputKind, str], Any] = {}
         sent = {one.name for many in self.exchanges.values() for one in many}
         values = {name: inputs[i] for name, i in self.given.items() if name in sent}
-        for number, turn in enumerate(self.turns):
-            if turn is not None:
-                taken = [inputs[i] for i in turn.of.states]
-                results = turn.runs.function([*taken, *(values[n] for n in turn.of.takes)])
-                self._progress.note(turn.runs.writes)
-                outs = turn.runs.outputs
+        for number, segment in enumerate(self.segments):
+            if segment is not None:
+                taken = [inputs[i] for i in segment.of.states]
+                results = segment.runs.function([*taken, *(values[n] for n in segment.of.takes)])
+                self._progress.note(segment.runs.writes)
+                outs = segment.runs.outputs
                 for out, value in zip(outs, results, strict=True):
                     if out.kind is OutputKind.GRADIENT:
                         values[out.target] = value
@@ -314,12 +320,12 @@ def _both(code: StageCode) -> tuple[Lowered, ...]:
 
 def is_spread(runs: Lowered) -> bool:
     """True for a step after which some states are on other ranks alone."""
-    return isinstance(runs, Pipelined) and bool(runs.kept)
+    return isinstance(runs, Pipelined) and bool(runs.owned)
 
 
 def keeps_like(runs: Lowered, other: Lowered) -> bool:
     """True when after a step of ``other`` all is there that ``runs`` needs."""
-    if not isinstance(other, Pipelined) or not other.kept:
+    if not isinstance(other, Pipelined) or not other.owned:
         return True
     return isinstance(runs, Pipelined) and runs.keeps == other.keeps
 

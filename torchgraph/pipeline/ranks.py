@@ -8,12 +8,12 @@ import torch
 
 from .._torch.distributed import pipelining
 from .._torch.distributed.pipelining import Act, Mailbox
-from ..distributed.peers import Parcel, Peers
+from ..distributed.peers import P2POp, Peers
 from ..ir.program import TensorMeta
 from .cut import Cut
-from .parcels import as_bytes, blank, bytes_of, of_bytes, packed, unpacked
+from .packing import as_bytes, blank, bytes_of, of_bytes, packed, unpacked
 from .step import StepRun, Values
-from .update.turns import Transfer
+from .update.partition import Transfer
 
 _Key = tuple[bool, int, int]
 """(backward, stage, micro-batch)."""
@@ -87,8 +87,8 @@ class RankLink(Mailbox):
     def _take(self, backward: bool, stage: int, number: int, wait: object) -> None:
         assert callable(wait)
         wait()
-        parcels = self._received.pop((backward, stage, number), ())
-        values = {name: unpacked(memory, meta) for name, meta, memory in parcels}
+        ops = self._received.pop((backward, stage, number), ())
+        values = {name: unpacked(memory, meta) for name, meta, memory in ops}
         self._now.hand(stage, number, values)
 
     def _give(self, backward: bool, stage: int, number: int, to: int, values: Values) -> None:
@@ -99,50 +99,50 @@ class RankLink(Mailbox):
 
     # --- what torch's runtime sends ---------------------------------------------------------------
 
-    def forward_sends(self, stage: int, number: int) -> list[Parcel]:
+    def forward_sends(self, stage: int, number: int) -> list[P2POp]:
         """What is sent after a forward."""
         return self._sends((False, stage, number), stage + 1, self._routes.forward[stage])
 
-    def forward_receives(self, stage: int, number: int) -> list[Parcel]:
+    def forward_receives(self, stage: int, number: int) -> list[P2POp]:
         """What is received for a forward."""
         return self._receives((False, stage, number), stage - 1, self._routes.forward[stage - 1])
 
-    def backward_sends(self, stage: int, number: int) -> list[Parcel]:
+    def backward_sends(self, stage: int, number: int) -> list[P2POp]:
         """What is sent after a backward."""
         return self._sends((True, stage, number), stage - 1, self._routes.backward[stage - 1])
 
-    def backward_receives(self, stage: int, number: int) -> list[Parcel]:
+    def backward_receives(self, stage: int, number: int) -> list[P2POp]:
         """What is received for a backward."""
         return self._receives((True, stage, number), stage + 1, self._routes.backward[stage])
 
-    def _sends(self, key: _Key, to: int, metas: Mapping[str, TensorMeta]) -> list[Parcel]:
+    def _sends(self, key: _Key, to: int, metas: Mapping[str, TensorMeta]) -> list[P2POp]:
         values = self._sent.pop(key)
-        parcels = (packed(values[name], meta) for name, meta in metas.items())
-        return [self._peers.send(one, self._owners[to]) for one in parcels if one.numel()]
+        ops = (packed(values[name], meta) for name, meta in metas.items())
+        return [self._peers.send(one, self._owners[to]) for one in ops if one.numel()]
 
-    def _receives(self, key: _Key, of: int, metas: Mapping[str, TensorMeta]) -> list[Parcel]:
-        parcels = [(name, meta, blank(meta)) for name, meta in metas.items()]
-        self._received[key] = parcels
-        memory = (one for _, _, one in parcels)
+    def _receives(self, key: _Key, of: int, metas: Mapping[str, TensorMeta]) -> list[P2POp]:
+        ops = [(name, meta, blank(meta)) for name, meta in metas.items()]
+        self._received[key] = ops
+        memory = (one for _, _, one in ops)
         return [self._peers.receive(one, self._owners[of]) for one in memory if one.numel()]
 
     # --- what the update exchanges ----------------------------------------------------------------
 
     def exchange(self, transfers: Sequence[Transfer], values: Values) -> None:
         """Hand values over; those for this rank are put into ``values``."""
-        here, parcels, received = self._peers.position, [], []
+        here, ops, received = self._peers.position, [], []
         for position in sorted(set(self._owners) - {here}):
             mine = [one for one in transfers if one.source == here and position in one.targets]
             theirs = [one for one in transfers if one.source == position and here in one.targets]
             if mine:
                 given = [packed(values[one.name], one.meta) for one in mine]
-                parcels.append(self._peers.send(as_bytes(given), position))
+                ops.append(self._peers.send(as_bytes(given), position))
             if theirs:
                 size = sum(bytes_of(one.meta) for one in theirs)
                 memory = torch.empty(size, dtype=torch.uint8, device=theirs[0].meta.device)
-                parcels.append(self._peers.receive(memory, position))
+                ops.append(self._peers.receive(memory, position))
                 received.append((theirs, memory))
-        self._peers.exchange(parcels)
+        self._peers.exchange(ops)
         for theirs, memory in received:
             found = of_bytes(memory, [one.meta for one in theirs])
             values.update(zip((one.name for one in theirs), found, strict=True))

@@ -17,7 +17,7 @@ from ..ir.program import Phase, Role
 from ..live.scaler import Scaling
 from ..live.step import Leaf, Step
 from ..options.options import Options
-from .host.kept import gradient_of
+from .side_effects.entry_state import gradient_of
 from .tape.trail import Trail
 
 

@@ -12,7 +12,7 @@ from ..errors import SourceLine
 from ..ir.aliasing import is_leaf
 from ..ir.program import Role
 from ..live.step import Leaf
-from .host.kept import Item, tensors_inside
+from .side_effects.entry_state import Item, tensors_inside
 
 
 def has_history(tensor: torch.Tensor) -> bool:
@@ -73,7 +73,7 @@ class Histories:
     ) -> None:
         self._line_of = line_of
         tensors = (tensor for value in values for tensor in tensors_inside(value))
-        self._carried = {id(tensor) for tensor in tensors if has_history(tensor)}
+        self._stored_tensors = {id(tensor) for tensor in tensors if has_history(tensor)}
         self._met: list[_Met] = []
 
     def met(self, leaf: Leaf, tensor: torch.Tensor) -> None:
@@ -86,14 +86,14 @@ class Histories:
         A later call may send gradients into what this one has computed, or this one has sent some
         into what an earlier one had. ``changes``: (place, what lay there, what it holds now).
         """
-        carried = (self._of_place(*change) for change in changes)
-        return next(filter(None, [*carried, *map(self._of_met, self._met)]), "")
+        stored_tensors = (self._of_place(*change) for change in changes)
+        return next(filter(None, [*stored_tensors, *map(self._of_met, self._met)]), "")
 
     def _of_place(self, place: Item, before: object, now: object) -> str:
         for tensor in filter(has_history, tensors_inside(now)):
             return self._kept(place.name, tensor)
-        came = any(id(tensor) in self._carried for tensor in tensors_inside(before))
-        return _came(place.name) if came else ""
+        produced = any(id(tensor) in self._stored_tensors for tensor in tensors_inside(before))
+        return _produced(place.name) if produced else ""
 
     def _of_met(self, met: _Met) -> str:
         name, now = _words(met), _now(met)
@@ -103,7 +103,7 @@ class Histories:
             return ""  # torch renews the node of a view
         if has_history(now):
             return self._kept(name, now)
-        return _came(name) if met.came_live else ""
+        return _produced(name) if met.came_live else ""
 
     def _kept(self, name: str, tensor: torch.Tensor) -> str:
         line = self._line_of(tensor)
@@ -125,7 +125,7 @@ def _words(met: _Met) -> str:
     return f"a tensor of shape {tuple(met.tensor.shape)}" if outside else met.leaf.fqn
 
 
-def _came(name: str) -> str:
+def _produced(name: str) -> str:
     return (
         f"{name} comes with the history of an earlier call, which no program has: run in one step "
         "all that one backward() goes through"

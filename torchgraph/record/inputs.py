@@ -9,16 +9,16 @@ import torch
 
 from .._torch.listening import not_listening
 from ..guards import ABSENT
-from ..guards.looks import own
+from ..guards.aspects import own
 from ..ir.program import Role
 from ..live.inputs import Call, paths
 from ..live.step import Leaf, Step
 from ..structure import Contents, Unfit
 from .history import has_history
-from .host.host import Assigned, OnArgument, flags
-from .host.kept import tensors_inside
-from .host.trees import Trees, constant
 from .ops.recorder import Recorder
+from .side_effects.entry_state import tensors_inside
+from .side_effects.side_effects import Assigned, OnArgument, flags
+from .side_effects.trees import Trees, constant
 from .tape.watch import is_plain
 
 

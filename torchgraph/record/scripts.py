@@ -22,11 +22,11 @@ def scripts_followed(
     before = Scripts(step.modules.values())
     known = set(map(identity_of, step.modules.values()))
 
-    def heard(owner: object, name: str) -> None:
+    def observed(owner: object, name: str) -> None:
         if hash(owner) not in known:
             give_up(torchscript(f"{name} (at {line()})", "no attribute of the Graph holds it"))
 
-    with hearing_scripts(heard):
+    with hearing_scripts(observed):
         try:
             yield
         except BaseException:

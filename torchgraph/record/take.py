@@ -23,30 +23,30 @@ from ..live.scaler import Scaling
 from ..live.step import Step
 from ..options.options import Options
 from ..structure import Contents
+from .ambient.ambient_state import AmbientState
 from .amp import Autocast
-from .asked.asking import Asking
 from .chains.touched import Met
 from .compare.outcome import Outcome, loss_of, read_of_states, what_came
-from .driven import Driven
-from .ends import ends, made, relaid
 from .gradients import Gradients, kept, with_gradient
 from .history import with_history
-from .host.exits import Exits, Moving
-from .host.host import Assigned
-from .host.kept import gradient_of
-from .host.trees import OutputSlot, Trees
 from .inputs import Inputs
-from .ops.border import Border
+from .ops.escapes import Escapes
 from .ops.recorder import Recorder
 from .ops.refusals import no_cond, readable_errors
 from .ops.undo import taken_back
+from .own_update import OwnUpdate
 from .reads.names import NameWatch
+from .rebound import ends, made, relaid
 from .results import apart, output_of, result_of
 from .scripts import scripts_followed
+from .side_effects.entry_state import gradient_of
+from .side_effects.loop_carried import LoopCarried, Moving
+from .side_effects.side_effects import Assigned
+from .side_effects.trees import OutputSlot, Trees
 from .tape.number import bare, node_of
 from .tape.tape import Ref
 from .tape.trail import Depth, Trail
-from .tape.watch import NOBODY, AttributeWatch, CallWatch, Told, warn_unregistered
+from .tape.watch import NOBODY, AttributeWatch, CallWatch, Observer, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
 from .update.update import Update, runs_users_code
@@ -63,8 +63,8 @@ def take(
     options: Options,
     built: Callable[[bool], None],
     warned: MutableSet[nn.Module],
-    told: Told = NOBODY,
-    heard: bool = True,
+    observer: Observer = NOBODY,
+    observed: bool = True,
     may_rest: bool = False,
     strict: bool = False,
     owned: Sequence[torch.Tensor] = (),
@@ -81,15 +81,15 @@ def take(
         What an optimizer's step raises: the state is as the step left it.
     """
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
-    taking.built, taking.warned, taking._calls.told = built, warned, told
-    taking.may_rest = taking.driven.late = may_rest
+    taking.built, taking.warned, taking._calls.observer = built, warned, observer
+    taking.may_rest = taking.own_update.late = may_rest
     taking.owned = owned
-    told.begins(taking._recorder.tape, taking._inputs)
+    observer.begins(taking._recorder.tape, taking._inputs)
     try:
-        taking.heard = not refused_early(step, taking._recorder, strict) and heard
+        taking.observed = not refused_early(step, taking._recorder, strict) and observed
         return taking.run()
     except BaseException:
-        taking._numbers.leaked.settle()
+        taking._numbers.leaked.freeze()
         raise
     finally:
         vars(taking._recorder.memory).clear()
@@ -116,7 +116,7 @@ class _Taking:
         self._numbers = numbers = Numbers(step, recorder)
         for _, leaf in step.tensors():
             recorder.undo.foreign(leaf.value)
-        self._border = Border(self._recorder, self._trail)
+        self._escapes = Escapes(self._recorder, self._trail)
         tensors, trains = (leaf.value for leaf in step.leaves), bool(step.optimizers)
         self._autocast = Autocast(options.autocast, tensors, trains=trains)
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
@@ -124,30 +124,32 @@ class _Taking:
         held = tensor_hooks([leaf.value for _, leaf in step.tensors()])  # C alone holds them
         hooks = [hook for one in held if one for hook in one.values()]
         bound = [build, *bound_to(build), *step.optimizers, *hooks]
-        moving = numbers.holders, numbers.acted
+        moving = numbers.holders, numbers.scheduler_writes
         watch = self._attributes
         given = (call.args, call.kwargs)
         self._names = NameWatch(given, watch.watches, bound, *moving, wrote=watch.wrote)
         recorder.undo.moved, recorder.undo.refuses = (
-            self._names.ledger.moved,
+            self._names.access_log.moved,
             step.replicas.refuse_write,
         )
         numbers.leaked.let_go = self._names.let_go
         paths_ = {id(module): path for path, module in step.modules.items()}
-        self._asking = Asking(self._names, self._trail)
+        self._asking = AmbientState(self._names, self._trail)
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
         self._outside: list[nn.Module] = []
         self._count = options.micro_batches if step.optimizers else 1
         self._scaling = Scaling.over(step.leaves, numbers.values)
         self._plain = Scaling.over(step.leaves, [leaf.value for leaf in step.leaves])
-        self.driven = Driven(step, self._recorder, self._trail, numbers, self._autocast, options)
+        self.own_update = OwnUpdate(
+            step, self._recorder, self._trail, numbers, self._autocast, options
+        )
         self._gradients = Gradients(step, self._scaling, options, self._trail, recorder.line_of)
         recorder.check = weakly(self._gradients.check)
         self._batches = [call]
         if self._count > 1:
             self._batches = [micro_batch(call, build, options, i) for i in range(self._count)]
-        heard = self.driven.add, self.driven.input
-        self._inputs = Inputs(step, numbers.index, recorder, self._contents, *heard)
+        observed = self.own_update.add, self.own_update.input
+        self._inputs = Inputs(step, numbers.index, recorder, self._contents, *observed)
         self._inputs.take(self._batches[0])
         self._whole = None if self._count > 1 else self._contents
         """A micro-batch is made of objects of its own, which nobody sees again."""
@@ -155,7 +157,7 @@ class _Taking:
         self.warned: MutableSet[nn.Module] = set()
         self.owned: Sequence[torch.Tensor] = ()
         self.may_rest = self._rests = False
-        self.heard = True
+        self.observed = True
         """Nobody listens to micro-batches after the first, and numbers are plain ones then."""
         self._more: list[list[torch.Tensor]] = []
         """What `build` returned for micro-batches after the first."""
@@ -166,14 +168,14 @@ class _Taking:
         with ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             others = (t for t in self._call.tensors if id(t) not in self._step.index)
-            undo, unheard = self._recorder.undo, not (self.heard or self.driven)
-            back = taken_back(self._step, undo, self._attributes, self.driven.may_undo, unheard)
+            undo, unheard = self._recorder.undo, not (self.observed or self.own_update)
+            back = taken_back(self._step, undo, self._attributes, self.own_update.may_undo, unheard)
             with back, ExitStack() as inner:
-                if not self.driven:
+                if not self.own_update:
                     inner.enter_context(self._contents.kept(only_raised=True))
                     inner.enter_context(kept(others))
                 found = self._forward_and_backward()
-                if not self.driven:
+                if not self.own_update:
                     self._scales.check(self._step.optimizers, self._step.replicas.unreduced())
             try:
                 tensors, values = self._updated(found)
@@ -188,20 +190,20 @@ class _Taking:
         with self._engine():
             with self._listening(), self._asks():
                 self._step.replicas.spread()
-                self._came = what_came(self._run_build(self._batches[0]), self._whole)
-                self._border.refuse_texts(self._came)
-                self.driven.refuse_escaped(self._came.tensors)
+                self._produced = what_came(self._run_build(self._batches[0]), self._whole)
+                self._escapes.refuse_texts(self._produced)
+                self.own_update.refuse_escaped(self._produced.tensors)
                 self._gradients.check_assigned()
-                self._loss = loss_of(self._border.losses, self._came.tensors)
+                self._loss = loss_of(self._escapes.losses, self._produced.tensors)
                 self.built(self._loss is not None)
-                found = self._outputs(self._came.forget())
+                found = self._outputs(self._produced.forget())
                 self._first = {id(p): self._recorder.index(g) for p, g in self._with_gradient()}
-            heard, self.heard = self.heard, False
+            observed, self.observed = self.observed, False
             for batch in self._batches[1:]:
                 with self._guarded():
-                    came = what_came(self._build(*batch.args, **batch.kwargs), None)
-                    self._more.append(self._apart(came.forget()))
-            self.heard = heard
+                    produced = what_came(self._build(*batch.args, **batch.kwargs), None)
+                    self._more.append(self._apart(produced.forget()))
+            self.observed = observed
         return found
 
     def _in_engine(self, *, accumulates: bool) -> AbstractContextManager[None]:
@@ -225,25 +227,25 @@ class _Taking:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        if not self.heard:
-            with self._border.losses_only():
+        if not self.observed:
+            with self._escapes.losses_only():
                 yield
             return
-        with self._recorder.active(), self._border.active():
+        with self._recorder.active(), self._escapes.active():
             yield
 
     def _asks(self) -> AbstractContextManager[None]:
         """What the block asks of the process, and draws, counts."""
-        return self._asking.active(self._recorder, self._call) if self.heard else nullcontext()
+        return self._asking.active(self._recorder, self._call) if self.observed else nullcontext()
 
     def _run_build(self, call: Call) -> object:
         before = [gradient_of(leaf.value) for _, leaf in self._step.tensors()]
         scripts = scripts_followed(self._step, self._recorder.give_up, lambda: self._trail.line)
-        numbers = self._numbers.in_users_places() if self.heard else nullcontext()
-        self._calls.heard = self.heard
+        numbers = self._numbers.in_users_places() if self.observed else nullcontext()
+        self._calls.observed = self.observed
         with self._guarded(), self._calls.active(), scripts, numbers, self._read():
             returned = self._build(*call.args, **call.kwargs)
-        if self.driven:
+        if self.own_update:
             return returned
         self._rests = bool(self._step.optimizers) and not self._trail.backward_runs
         if self._rests and not self.may_rest:
@@ -252,7 +254,7 @@ class _Taking:
             )
         after = [gradient_of(leaf.value) for _, leaf in self._step.tensors()]
         moved = any(a is not b for a, b in zip(before, after, strict=True))
-        if (self._border.losses or moved) and not self._step.optimizers:
+        if (self._escapes.losses or moved) and not self._step.optimizers:
             raise BackwardWithoutOptimizer(
                 "build calls backward(), but the Graph has no optimizer to use the gradients."
             )
@@ -261,24 +263,24 @@ class _Taking:
     @contextmanager
     def _read(self) -> Iterator[None]:
         """What Python reads counts: attributes of what is watched, all else by name."""
-        names = self._names.active(self._recorder.give_up) if self.heard else nullcontext()
+        names = self._names.active(self._recorder.give_up) if self.observed else nullcontext()
         with self._attributes.active(self._classes), names:
             yield
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        watching = self.driven.watching(self._unscale, heard=self.heard)
+        watching = self.own_update.watching(self._unscale, observed=self.observed)
         no_conditions = no_cond(self._trail, self._recorder.refuse)
         with self._autocast.forward(), watching, no_conditions, self._gradients.standing_in():
             yield
 
     @property
     def _scales(self) -> Scaling:
-        return self._scaling if self.heard else self._plain
+        return self._scaling if self.observed else self._plain
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         """What becomes of the gradient that a ``backward()`` starts with."""
-        if not self._step.optimizers or self.driven:
+        if not self._step.optimizers or self.own_update:
             return gradient
         gradient = self._scales.scaled(gradient)
         return gradient if self._count == 1 else gradient / self._count
@@ -288,7 +290,7 @@ class _Taking:
 
     def _outputs(self, returned: list[torch.Tensor]) -> list[torch.Tensor]:
         """The returned tensors as before the update, but for final gradients, which come late."""
-        self._came.ended = with_history(returned) if self.driven else ()
+        self._produced.ended = with_history(returned) if self.own_update else ()
         found = self._apart(returned)
         for position, tensor in enumerate(found):
             parameter = self._final(tensor)
@@ -306,10 +308,10 @@ class _Taking:
 
     def _final(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The parameter whose gradient, still to be unscaled and clipped, is returned."""
-        return None if self.driven else self._gradients.final(tensor)
+        return None if self.own_update else self._gradients.final(tensor)
 
     def _with_gradient(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return with_gradient(self._step, self._inputs.free if self.driven else ())
+        return with_gradient(self._step, self._inputs.free if self.own_update else ())
 
     # --- the update -------------------------------------------------------------------------------
 
@@ -317,7 +319,7 @@ class _Taking:
         self._step = self._step.again() if self._step.lazy else self._step  # now complete
         optimizers, recorder, values = self._step.optimizers, self._recorder, list(self._values)
         before = list(map(OwnState, optimizers))
-        again = Evaluations(self._border.losses, self._again, self._count)
+        again = Evaluations(self._escapes.losses, self._again, self._count)
         self._update = Update(
             self._step,
             self._trail,
@@ -328,27 +330,27 @@ class _Taking:
             again,
         )
         with self._listening(), self._trail.update():
-            if self.driven:
+            if self.own_update:
                 self._numbers.finish(self._step.optimizers)
             elif self._step.optimizers and self._trail.backward_runs:
                 for parameter, gradient in self._with_gradient():
                     if id(parameter) in self._first:
                         recorder.memory.put(gradient, self._first[id(parameter)])
-                numbers = self._numbers.in_place(optimizers) if self.heard else nullcontext()
+                numbers = self._numbers.in_place(optimizers) if self.observed else nullcontext()
                 reads = self._read() if any(map(runs_users_code, optimizers)) else nullcontext()
                 with reads, numbers:
                     self._update.run(self._late.values())
                 for position, parameter in self._late.items():
                     found[position] = self._update.gradients[id(parameter)]
                     values[position] = recorder.index(found[position])
-            if self.heard:
+            if self.observed:
                 ends(self._step, recorder, self._numbers.index, self._inputs.free)
         self._moved = next(filter(None, map(OwnState.moved, before)), "")
         return found, values
 
     def _drop_gradients(self) -> None:
         """Each call begins without, also the one after a step that raised."""
-        if self._step.optimizers and not self.driven:
+        if self._step.optimizers and not self.own_update:
             for parameter, _ in list(self._with_gradient()):
                 parameter.grad = None
 
@@ -356,11 +358,11 @@ class _Taking:
 
     def _marked(self) -> list[Assigned]:
         """What lies on arguments: a step that updates itself has told already."""
-        whole = not self.driven and len(self._batches) == 1
+        whole = not self.own_update and len(self._batches) == 1
         return self._inputs.marked() if whole else []
 
     def _outcome(self, tensors: list[torch.Tensor], values: list[int]) -> Outcome:
-        names, loss = self._came.names, self._loss
+        names, loss = self._produced.names, self._loss
         outputs: list[tuple[OutputSpec, object]] = [
             (output_of(name, tensor), Ref(index))
             for name, index, tensor in zip(names, values, tensors, strict=False)
@@ -370,12 +372,22 @@ class _Taking:
         outputs += [
             (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed
         ]
-        host, inputs, trees = self.driven.in_eager, self._inputs, Trees(self._names.ledger.old)
-        if self.driven and self.heard and not self._recorder.gave_up:
-            host = self.driven.host(inputs, self._names.ledger.pinned(), outputs, tensors, trees)
+        side_effects, inputs, trees = (
+            self.own_update.in_eager,
+            self._inputs,
+            Trees(self._names.access_log.old),
+        )
+        if self.own_update and self.observed and not self._recorder.gave_up:
+            side_effects = self.own_update.side_effects(
+                inputs, self._names.access_log.pinned(), outputs, tensors, trees
+            )
         leaves = list(inputs)
         met = self._names.finish(leaves, returned)
-        watch, carried, given = self._attributes, self.driven.carried, self._call.tensors
+        watch, stored_tensors, given = (
+            self._attributes,
+            self.own_update.stored_tensors,
+            self._call.tensors,
+        )
 
         def more(name: str, value: object) -> OutputSlot:
             """One more result of the program: a number that ends in a place."""
@@ -384,23 +396,28 @@ class _Taking:
             return OutputSlot(len(tensors) - 1)
 
         moving = Moving(self._numbers.places, self._numbers.written, more)
-        exits = Exits(met, watch, carried, given, trees, moving, adopts=bool(self.driven))
+        loop_carried = LoopCarried(
+            met, watch, stored_tensors, given, trees, moving, adopts=bool(self.own_update)
+        )
         self._numbers.leaked.plain_again(_left_in(met, trees))
-        if exits.refused is not None and self.heard:
-            self._recorder.refuse(exits.refused)
-        after = self._step.again(self.driven.own.unknown)
+        if loop_carried.refused is not None and self.observed:
+            self._recorder.refuse(loop_carried.refused)
+        after = self._step.again(self.own_update.own.unknown)
         return Outcome(
             step=self._step,
             returned=returned,
-            out_tree=self._came,
+            out_tree=self._produced,
             tape=self._recorder.tape,
             leaves=leaves,
             outputs=[*outputs, *self._update.outputs],
             written=dict(self._update.written),
             calls=self._calls.calls,
-            reads=[*self._attributes.read_values(carried.sees_to), *self.driven.own.scaler_reads],
-            changes=exits.changes,
-            names=[*exits.names, *self._asking.names()],
+            reads=[
+                *self._attributes.read_values(stored_tensors.sees_to),
+                *self.own_update.own.scaler_reads,
+            ],
+            changes=loop_carried.changes,
+            names=[*loop_carried.names, *self._asking.names()],
             left_out=self._asking.left_out,
             aliases=tuple(self._recorder.memory.aliases(leaf for leaf, _ in leaves)),
             outside=self._outside,
@@ -409,21 +426,27 @@ class _Taking:
             loss=None if loss is None else tensors[loss],
             after=after,
             made=made(self._step, after, self._recorder.memory),
-            relaid=relaid(self._recorder, leaves, self._call.tensors) if self.heard else "",
+            relaid=relaid(self._recorder, leaves, self._call.tensors) if self.observed else "",
             moved=self._moved,
             skipped=self._update.skipped,
             rests=self._rests,
-            driven=bool(self.driven),
-            host=host.plus(
-                [*exits.assigned.values(), *inputs.changed(), *self._marked()], exits.together
+            own_update=bool(self.own_update),
+            side_effects=side_effects.plus(
+                [*loop_carried.assigned.values(), *inputs.changed(), *self._marked()],
+                loop_carried.together,
             ),
             extra=tensors[len(values) :],
-            adopted=self.driven.own.unknown,
-            repeated=exits.repeated,
-            strays=exits.strays,
-            numbers=exits.numbers if self._count == 1 and not self._updates_by_users_code() else (),
+            adopted=self.own_update.own.unknown,
+            repeated=loop_carried.repeated,
+            strays=loop_carried.strays,
+            numbers=loop_carried.numbers
+            if self._count == 1 and not self._updates_by_users_code()
+            else (),
             raised=frozenset(self._names.frames.raised),
-            looks=self.heard and self._count == 1 and not self._step.looks and self._has_looked(),
+            reads_values=self.observed
+            and self._count == 1
+            and not self._step.reads_values
+            and self._has_looked(),
             one_launch=self._is_one_launch(),
             eager=self._recorder.gave_up,
             passing=self._recorder.passing,
@@ -437,7 +460,7 @@ class _Taking:
 
     def _updates_by_users_code(self) -> bool:
         """True where the user's code runs after `build`, where the user's numbers do not move."""
-        return not self.driven and any(map(runs_users_code, self._step.optimizers))
+        return not self.own_update and any(map(runs_users_code, self._step.optimizers))
 
     def _has_looked(self) -> bool:
         """The user's lines have read numbers of tensors, which hardly come twice."""
@@ -457,13 +480,13 @@ class _Taking:
                 with torch.no_grad():
                     rest = [more[position] for more in self._more]
                     tensors[position] = pack([tensors[position], *rest])
-        return self._came.made_first(tensors, self._whole)
+        return self._produced.made_first(tensors, self._whole)
 
     def _meet_tensor(self, tensor: torch.Tensor, index: int) -> None:
         self._inputs.meet(tensor, index)
 
     def _meet_module(self, module: nn.Module) -> None:
-        if not self._step.driven:
+        if not self._step.own_update:
             warn_unregistered(module, self.warned)
         for child in module.modules():
             self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)

@@ -16,9 +16,9 @@ from ..live.step import Step
 from ..reasons import Because, Reason
 from ..structure import Contents
 from .compare.outcome import Outcome
-from .host.carried import Carried
-from .host.moved import items_of
 from .ops.generators import generators, set_generators
+from .side_effects.moved import items_of
+from .side_effects.stored_tensors import StoredTensors
 
 _HANDED = "a number that the step moves is handed to code that takes Python's own alone"
 _SWALLOWED = (TypeError, AttributeError, RuntimeError)
@@ -31,7 +31,7 @@ class Before:
     def __init__(self, step: Step, call: Call, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._contents = Contents(call.args, call.kwargs)
-        self._carried = Carried(step.containers)
+        self._stored_tensors = StoredTensors(step.containers)
         for _, container in step.containers:
             for value in items_of(container).values():
                 snapshot.keep(value)
@@ -41,7 +41,7 @@ class Before:
         """All is as it was."""
         self._snapshot.restore()
         self._contents.put_back()
-        self._carried.put_back()
+        self._stored_tensors.put_back()
         set_generators(self._generators)
 
 
@@ -62,10 +62,10 @@ class Trying:
         self._raised: set[Any] = set()
         """What calls with plain numbers have raised in the user's lines, which went on."""
 
-    def __call__(self, step: Step, call: Call, heard: bool, strict: bool) -> Outcome:
+    def __call__(self, step: Step, call: Call, observed: bool, strict: bool) -> Outcome:
         """Take a call; `Outcome.plain` says why the numbers had to stay plain."""
-        if not heard or not (step.moving or step.looks):
-            outcome = self._take(step, call, heard, strict)
+        if not observed or not (step.moving or step.reads_values):
+            outcome = self._take(step, call, observed, strict)
             self._raised |= outcome.raised
             return outcome
         before = Before(step, call, self._snapshot(step, call))

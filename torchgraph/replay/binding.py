@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .._torch.distributed.held import local
-from ..distributed.away import moves
+from ..distributed.remote_states import storage_changes
 from ..errors import SharedMemory
 from ..ir.aliasing import restrided_inputs, storages_overlap
 from ..ir.program import OutputKind, Program, Role
@@ -64,7 +64,7 @@ class Binding:
             values[i] = tensor
             if i in self._restrided and tensor.storage_offset():
                 raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
-        if self._moves != moves():
+        if self._storage_changes != storage_changes():
             self._note_memory()
         if not self._written_memory.isdisjoint(call.memory):
             hit = [start in self._written_memory for start in call.memory].index(True)
@@ -90,7 +90,7 @@ class Binding:
             self._now[i] = None
 
     def _note_memory(self) -> None:
-        self._moves = moves()
+        self._storage_changes = storage_changes()
         self._written_memory = _memory(self._written_leaves)
         self._memory = _memory(self._leaves) if self._written_inputs else set()
 

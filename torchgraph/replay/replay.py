@@ -25,8 +25,8 @@ from ..live.inputs import Call
 from ..live.step import Leaf, Step
 from ..lower import Labelling, Lowered
 from ..options.options import Options
-from ..record.compare.batch import Doubt
-from ..record.host.host import Host
+from ..record.compare.batch import WeakConfirmation
+from ..record.side_effects.side_effects import SideEffects
 from . import cudnn
 from .audit.audit import Audit, NotConfirmed
 from .binding import Binding
@@ -68,7 +68,7 @@ class Replay:
         self.serves = code.program.signature.describe_inputs()
         self.aten_program = code.program
         """What it runs on `aten`."""
-        self.doubt: Doubt | None = None
+        self.weak_confirmation: WeakConfirmation | None = None
         """What another batch than those of its recordings may say about it."""
         self.example: Call | None = None
         """A call that it serves, without data; None where it was made of none."""
@@ -155,9 +155,9 @@ class Replay:
             self.inductor_since, self._auditing = self.runs, self.audit.is_due
         return switch.around(self._around, self.seconds[-1] if self.seconds else self.first_seconds)
 
-    def confirmed(self, host: Host) -> None:
+    def confirmed(self, side_effects: SideEffects) -> None:
         """``host``: what comes besides the program, as two calls of eager's had it."""
-        self.captured = replace(self.captured, host=host)
+        self.captured = replace(self.captured, side_effects=side_effects)
 
     def _label(self, *, on: bool) -> None:
         """Run the function with labels around its calls, or the one without."""
@@ -236,12 +236,12 @@ class Replay:
         holds = guard is None or guard.holds([one.read() for one in self._branched])
         return "" if guard is None or holds else guard.why_not
 
-    def is_doubted_by(self, call: Call) -> bool:
+    def needs_confirming_for(self, call: Call) -> bool:
         """True when a call, of another batch than it was recorded and confirmed with, says more.
 
         Then it does not serve the call, which is recorded.
         """
-        return self.doubt is not None and self.doubt.is_told_by(call)
+        return self.weak_confirmation is not None and self.weak_confirmation.is_told_by(call)
 
     def refit(self, step: Step, found: Found | None = None) -> bool:
         """Bind to the tensors that are there now, if they fit the program; False if they do not.
@@ -283,10 +283,10 @@ class Replay:
     def run(self, call: Call) -> Any:
         """One step over the live state; what `build` returns. Raises what `results` does."""
         start, self.broken = perf_counter(), ""
-        host = self.captured.host
-        call = host.extended(call)
+        side_effects = self.captured.side_effects
+        call = side_effects.extended(call)
         tensors = self.results(call) if self._auditing else self._run(call)
-        host.finish(tensors, call)
+        side_effects.finish(tensors, call)
         returned = self.captured.out_tree.made(tensors, call.args, call.kwargs)
         if self.runs > 1:
             self.seconds.append(perf_counter() - start)
@@ -332,12 +332,12 @@ class Replay:
 
     def numbers(self, call: Call) -> list[Any]:
         """The optimizers' numbers in a run of ``call``. Raises what `Binding.values` does."""
-        return self._binding.numbers(self.captured.host.extended(call))
+        return self._binding.numbers(self.captured.side_effects.extended(call))
 
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """Those that the last run did not skip."""
-        if self.captured.driven:
-            return list(self.captured.host.stepped)
+        if self.captured.own_update:
+            return list(self.captured.side_effects.stepped)
         skipped = self._commit.skipped
         if not skipped:
             return list(optimizers)

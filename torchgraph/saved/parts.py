@@ -92,7 +92,7 @@ def parts_of(graph: Running) -> Parts:
 def _check(graph: Running, options: Options) -> None:
     if broken := graph._cache.broken or graph._signals.torn:
         raise GraphBroken(f"An earlier step of {graph._graph_name} failed half-way ({broken}).")
-    if graph._driven:
+    if graph._own_update:
         raise NotSavable(
             f"{graph._graph_name} takes its own update: what it does to optimizers and gradients "
             "besides its program is Python, which no file can hold.",

@@ -21,7 +21,7 @@ from ..ir import text
 from ..ir.program import Role, TensorMeta
 from ..live.step import Leaf
 from ..lower.inductor.job import fingerprint
-from ..record.host.host import Host
+from ..record.side_effects.side_effects import SideEffects
 from ..replay.replay import Replay
 from ..structure import UNREAD
 from . import compiled, directory, programs, values
@@ -55,7 +55,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         )
     if isinstance(obj, Running):
         place = path_of(path)
-        with obj._turns.lock:
+        with obj._call_lock.lock:
             _write(parts_of(obj), place)
     elif isinstance(obj, LoadedGraph):
         place = path_of(path)
@@ -160,7 +160,7 @@ class _Program:
 
     def __init__(self, replay: Replay, number: int) -> None:
         captured = replay.captured
-        if captured.host.key() != Host().key():
+        if captured.side_effects.key() != SideEffects().key():
             raise NotSavable(
                 "The step leaves tensors in objects of Python, or finds them there.",
                 fix="keep them in buffers of a module, or return them and pass them again.",

@@ -232,12 +232,12 @@ class Returned:
         """(path, text) of the strings in the returned value."""
         return ((path, leaf) for path, leaf in self._nodes() if isinstance(leaf, str))
 
-    def settle(self, other: Returned) -> None:
+    def freeze(self, other: Returned) -> None:
         """Mark objects found in the results of both calls: neither call made them."""
         for (_, one), (_, two) in zip(self._nodes(), other._nodes(), strict=True):
             hold(one, two)
-        for came in (self, other):
-            came._prepare()
+        for found in (self, other):
+            found._prepare()
 
     def _prepare(self) -> None:
         self._make = None if self.meets_arguments else maker(self._root)

@@ -17,10 +17,17 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from ..._torch.distributed.process_groups import around_the_end
+from ...distributed.coordination.exchange import Exchange, all_reached, exchange_of
+from ...distributed.coordination.presence import Presence, presence, several_ranks
+from ...distributed.coordination.proposals import (
+    RUNS,
+    Action,
+    Decision,
+    Proposal,
+    decide,
+    first_difference,
+)
 from ...distributed.errors import RanksDiffer
-from ...distributed.meetings.cards import RUNS, Card, Does, Verdict, first_difference, judge
-from ...distributed.meetings.exchange import Exchange, all_reached, exchange_of
-from ...distributed.meetings.presence import Presence, presence, several_ranks
 from ...ir.program import Role
 from ...library import ValueMoved
 from ...library.agree import meeting
@@ -96,12 +103,12 @@ class Together:
         """True while the ranks have not said whether they confirm something."""
         self._stay = False
         """True where the ranks have found that all have to stay on aten."""
-        self._looks = False
+        self._spot_checks = False
         """True where this rank wants to look at its program, or another one does."""
         self._calls = 0
         self._alone: WeakSet[Replay] = WeakSet()
         """Programs that meet nobody."""
-        self._cards: WeakKeyDictionary[Replay, Card] = WeakKeyDictionary()
+        self._proposals: WeakKeyDictionary[Replay, Proposal] = WeakKeyDictionary()
         """Programs -> what is said of each: its text is long."""
         self._agreed: WeakKeyDictionary[Replay, str] = WeakKeyDictionary()
         """Programs -> a hash that is the same for what was agreed upon together."""
@@ -130,25 +137,25 @@ class Together:
                 here.explain(error)
                 raise
 
-    def goes(self, replay: Replay, call: Call, *, looks: bool = False) -> bool:
+    def goes(self, replay: Replay, call: Call, *, spot_check: bool = False) -> bool:
         """The ranks meet before ``replay`` runs. True: they look at what it does.
 
         Args:
-            looks: this rank wants to; then all do.
+            spot_check: this rank wants to; then all do.
 
         Raises:
             ValueMoved: one of them has no program: all run in eager.
             RanksDiffer, RankLost, RankAbsent.
         """
         if not self.may_meet or (not self._acts() and not self._sees(replay)):
-            return looks
+            return spot_check
         if self._all_in_eager:
             raise ValueMoved("", "", other="the ranks run this call in eager")
-        numbers, self._looks = replay.numbers(call), looks
+        numbers, self._spot_checks = replay.numbers(call), spot_check
         if not self._agrees(replay, numbers) and not self._agrees(replay, numbers, again=True):
             self._all_in_eager = True
             raise ValueMoved("", "", other="another rank has no such program for this call")
-        return self._looks
+        return self._spot_checks
 
     def _agrees(self, replay: Replay, numbers: Any, *, again: bool = False) -> bool:
         """Whether all ranks run their programs. ``again``: if all stay on aten since just now."""
@@ -157,7 +164,7 @@ class Together:
         self._stay = False
         known = self._agreed.get(replay)
         quick = "" if known is None else f"{known} {replay.runs_on} {numbers!r}"
-        does = Does.LOOK if self._looks else Does.REPLAY
+        does = Action.LOOK if self._spot_checks else Action.REPLAY
         return self._settled(does, quick, replay, numbers)
 
     def turned(self, replay: Replay, calls: int, options: Options) -> AbstractContextManager[None]:
@@ -170,11 +177,11 @@ class Together:
     def runs_in_eager(self) -> None:
         """The ranks meet before this one runs the call in eager: then all do."""
         if self._acts() and not self._all_in_eager:
-            self._settled(Does.EAGER)
+            self._settled(Action.EAGER)
             self._all_in_eager = True
 
     @contextmanager
-    def lesson(self, outcome: Outcome | None) -> Iterator[None]:
+    def recorded_call(self, outcome: Outcome | None) -> Iterator[None]:
         """In the block this rank may confirm a program, of a call that ran in eager."""
         if not several_ranks() or self._options().agreement == "off":
             yield
@@ -186,7 +193,7 @@ class Together:
             yield
         if self._lesson:
             self._lesson = False
-            self._settled(Does.NOTHING)
+            self._settled(Action.NOTHING)
 
     def confirms(self, replay: Replay) -> bool:
         """Whether all ranks confirm a program now: it runs on each, beside the others'.
@@ -196,7 +203,7 @@ class Together:
         if not self._lesson:
             return True
         self._lesson = False
-        return self._settled(Does.CONFIRM, "", replay, self._numbers_of(replay))
+        return self._settled(Action.CONFIRM, "", replay, self._numbers_of(replay))
 
     def explain(self, error: Exception) -> None:
         """Raise RankLost where that is what ``error`` comes from."""
@@ -240,7 +247,7 @@ class Together:
         return [leaf.read() for leaf in replay.leaves if leaf.role is Role.SCALAR]
 
     def _settled(
-        self, does: Does, quick: str = "", replay: Replay | None = None, numbers: Any = ()
+        self, does: Action, quick: str = "", replay: Replay | None = None, numbers: Any = ()
     ) -> bool:
         """Whether all ranks do what they are about to do.
 
@@ -249,37 +256,37 @@ class Together:
         """
         exchange = self._met(presence())
         exchange.about = f"call {self._calls} of {self._called}"
-        card = None if quick else self._card(does, replay, numbers)
-        said = quick or (card.text() if card is not None else "")
-        if card is not None and not card.stands_alone:
+        proposal = None if quick else self._propose(does, replay, numbers)
+        said = quick or (proposal.text() if proposal is not None else "")
+        if proposal is not None and not proposal.stands_alone:
             said += f" {exchange.presence.rank}"  # the others may have what this one lacks
         number = zlib.crc32(f"{self._called} {does.name} {said}".encode()) >> 2
         if exchange.same(number, self._seconds):
-            self._agree(replay, card.program if card is not None else "")
+            self._agree(replay, proposal.program if proposal is not None else "")
             return does in RUNS
-        card = card or self._card(does, replay, numbers)
-        texts = exchange.gather(card.text(), self._seconds)
-        cards = dict(zip(exchange.ranks, map(Card.parse, texts), strict=True))
-        verdict = judge(cards, programs=self._options().agreement == "program")
-        self._raise_difference(verdict, exchange, replay, numbers)
-        self._stay = verdict.stays is not None
-        self._looks = any(one.does is Does.LOOK for one in cards.values())
+        proposal = proposal or self._propose(does, replay, numbers)
+        texts = exchange.gather(proposal.text(), self._seconds)
+        proposals = dict(zip(exchange.ranks, map(Proposal.parse, texts), strict=True))
+        decision = decide(proposals, programs=self._options().agreement == "program")
+        self._raise_difference(decision, exchange, replay, numbers)
+        self._stay = decision.stays is not None
+        self._spot_checks = any(one.does is Action.LOOK for one in proposals.values())
         if replay is not None and self._stay and replay.runs_on != "aten":
-            replay.stay_on_aten(f"So does rank {verdict.stays}: all ranks run the same code.")
-        if verdict.goes:
+            replay.stay_on_aten(f"So does rank {decision.stays}: all ranks run the same code.")
+        if decision.goes:
             self._agree(replay, digest(*texts))
-        return verdict.goes
+        return decision.goes
 
     def _agree(self, replay: Replay | None, what: str) -> None:
         if replay is not None and what and replay not in self._agreed:
             self._agreed[replay] = what
 
-    def _card(self, does: Does, replay: Replay | None, numbers: Any) -> Card:
+    def _propose(self, does: Action, replay: Replay | None, numbers: Any) -> Proposal:
         if replay is None:
-            return Card(self._called, does)
-        card = self._cards.get(replay)
-        if card is None or card.runs_on != replay.runs_on:
-            card = self._cards[replay] = Card(
+            return Proposal(self._called, does)
+        proposal = self._proposals.get(replay)
+        if proposal is None or proposal.runs_on != replay.runs_on:
+            proposal = self._proposals[replay] = Proposal(
                 self._called,
                 does,
                 digest(words(replay)),
@@ -290,20 +297,20 @@ class Together:
                 reduced=reduced_by(replay),
             )
         numbers_ = digest(numbers_text(replay, numbers))
-        return card._replace(graph=self._called, does=does, numbers=numbers_)
+        return proposal._replace(graph=self._called, does=does, numbers=numbers_)
 
     def _raise_difference(
-        self, verdict: Verdict, exchange: Exchange, replay: Replay | None, numbers: Any
+        self, decision: Decision, exchange: Exchange, replay: Replay | None, numbers: Any
     ) -> None:
-        pair = verdict.differ or verdict.numbers
+        pair = decision.differ or decision.numbers
         if pair is None:
             return
         mine = ""
         if exchange.presence.rank in pair and replay is not None:
             of_program = f"{words(replay)}\n{passes(replay)}"
-            mine = of_program if verdict.differ else numbers_text(replay, numbers)
+            mine = of_program if decision.differ else numbers_text(replay, numbers)
         texts = dict(zip(exchange.ranks, exchange.gather(mine, self._seconds), strict=True))
-        what = "have made different programs" if verdict.differ else "have other numbers"
+        what = "have made different programs" if decision.differ else "have other numbers"
         both = [texts[rank] for rank in pair]
         raise RanksDiffer(
             f"Ranks {pair[0]} and {pair[1]} {what} of call {self._calls} of {self._name}. "

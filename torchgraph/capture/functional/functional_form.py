@@ -81,7 +81,7 @@ class _Copy:
         """New nodes whose fake value is not the recorded one."""
         self._dense: set[fx.Node] = set()
         """Those among them with other strides: the new value of a part of a split tensor."""
-        self._elsewhere: set[fx.Node] = set()
+        self._aliases: set[fx.Node] = set()
         """New nodes that may begin elsewhere in their memory than the recorded ones."""
         self._parts: dict[_Tensor, fx.Node] = {}
         """Part of a split tensor -> the node that split it. Different parts share no element."""
@@ -143,7 +143,7 @@ class _Copy:
 
         def argument(node: fx.Node) -> fx.Node:
             new = self._argument(node)
-            if new in self._elsewhere and name_of(reader).startswith("as_strided"):
+            if new in self._aliases and name_of(reader).startswith("as_strided"):
                 raise _NeedsRetrace
             indifferent = name_of(reader) in _SAME_IN_ANY_LAYOUT and not reader.kwargs
             if new not in self._dense or indifferent:
@@ -283,7 +283,7 @@ class _Copy:
             if split is None:
                 value = self._laid_out(value, written)
                 self._renewed.add(value)
-                self._elsewhere.add(value)
+                self._aliases.add(value)
             else:
                 self._note_strides(written, value)
         for other in self._shown[tensor[0]]:

@@ -184,7 +184,7 @@ def _anew(x: Any, where: placement | None, how: Sbp | None) -> torch.Tensor:
     layout = words.each(words.of(x) if how is None else how, where.ndim)
     _check_dims("A tensor", x.shape, layout)
     if where != here:
-        return _elsewhere(x, here, where, layout)
+        return _aliases(x, here, where, layout)
     module = layouts.dtensor()
     if words.partial_sum not in layout:
         made: torch.Tensor = x.redistribute(x.device_mesh, [one.layout for one in layout])
@@ -219,7 +219,7 @@ def _as_sum(x: Any, layout: Sequence[sbp], module: Any) -> torch.Tensor:
     return made
 
 
-def _elsewhere(x: Any, here: placement, where: placement, layout: Sequence[sbp]) -> torch.Tensor:
+def _aliases(x: Any, here: placement, where: placement, layout: Sequence[sbp]) -> torch.Tensor:
     """The same tensor on other ranks, or on the same ones as another grid. All ranks come."""
     if x.requires_grad:
         raise PlacementMismatch(

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from ...artifact.saving import path_of
-from ...calls.again import Again, StepAgain
+from ...calls.rerun import Rerunning, RerunStep
 from ...errors import (
     HistoryDiffers,
     HistoryTooShort,
@@ -32,7 +32,7 @@ from ...options.checking import OWN_CHECK, PositiveInt, checked, shown
 from ...replay.replay import Replay
 from ..check import check
 from ..checking.divergence import Divergence
-from ..checking.side import GraphSide
+from ..checking.sandbox import ReplaySandbox
 from .infinities import all_finite, kinds_of
 from .script import write
 from .watch import OpCall, Watch, first_growth, watched
@@ -112,7 +112,7 @@ def bisect(
         NoHistory; HistoryTooShort: it was bad before the first step that is kept; HistoryDiffers:
             the steps do not give what they gave; InvalidOption: there is no such step.
     """
-    if not isinstance(graph, Again):
+    if not isinstance(graph, Rerunning):
         raise InvalidOption(f"bisect takes a Graph, not {shown(graph)}.")
     history = graph._history
     if not history.records or not history.states:
@@ -138,7 +138,7 @@ def bisect(
 
 
 class _Search:
-    def __init__(self, graph: Again, step: int | None, above: float | None) -> None:
+    def __init__(self, graph: Rerunning, step: int | None, above: float | None) -> None:
         history = graph._history
         self._graph = graph
         self._above = above
@@ -187,7 +187,7 @@ class _Search:
         elif not self._each and self._moved(last if kept is None else kept.snapshot):
             self._refuse(step + 1)
 
-    def _again(self, until: int | None = None) -> Iterator[tuple[Record, StepAgain]]:
+    def _again(self, until: int | None = None) -> Iterator[tuple[Record, RerunStep]]:
         """Run the steps from the start on; those before ``until``."""
         since = self._start.step
         for record in self.records:
@@ -238,7 +238,7 @@ class _Search:
             if id(leaf.value) in fixed or (first and leaf.role is Role.BUFFER)
         }
 
-    def _judged(self, record: Record, done: StepAgain, losses: deque[float]) -> BadStep | None:
+    def _judged(self, record: Record, done: RerunStep, losses: deque[float]) -> BadStep | None:
         if not done.skipped:  # a scaler skips a step for its infinite gradients: it is no bad one
             for name, tensor in done.returned:
                 if not all_finite(tensor):
@@ -269,7 +269,7 @@ class _Search:
                 self._graph._back_to(kept)
             call = self._graph._given(record)
             try:
-                found = graph._aside(
+                found = graph._dry_run(
                     partial(check, around=graph._replicated), call.args, call.kwargs
                 )[-1]
             except (NotSupported, NoProgram):
@@ -334,13 +334,13 @@ class _Search:
         replay = graph._program_of_step(record, call) or self._made(call)
         program = replay.captured.program if replay.code.regions else replay.program
         kinds = good[1].kinds if good is not None and _alike(good[0], program) else None
-        with GraphSide(replay, call, graph._scan()).values(program.signature) as values:
+        with ReplaySandbox(replay, call, graph._scan()).values(program.signature) as values:
             watch = watched(program, values, wanted, kinds)
         return program, watch
 
     def _made(self, call: Any) -> Replay:
         graph = self._graph
-        return graph._compile_step(graph._aside_outcome(call), call)
+        return graph._compile_step(graph._dry_outcome(call), call)
 
 
 def _with_op(found: BadStep, call: OpCall, source: fx.Node | None, program: Program) -> BadStep:
@@ -378,7 +378,7 @@ def _about(found: BadStep) -> str:
     return text.replace("\\", "/").replace('"', "'")
 
 
-def _is_shown(found: BadStep, done: StepAgain) -> bool:
+def _is_shown(found: BadStep, done: RerunStep) -> bool:
     """True where the step returned what is bad; that it did so then, too, has been compared."""
     returned = [tensor for _, tensor in done.returned]
     return bool(returned) and (found.kind == "spike" or not all(map(all_finite, returned)))
@@ -390,7 +390,7 @@ def _named(tensor: torch.Tensor) -> str:
     return "NaN in places" if bool(tensor.isnan().any()) else "infinite in places"
 
 
-def _loss_of(done: StepAgain) -> float | None:
+def _loss_of(done: RerunStep) -> float | None:
     if done.loss is not None:
         return float(done.loss.detach().float().mean())
     for _, tensor in done.returned:

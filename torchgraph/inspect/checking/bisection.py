@@ -12,7 +12,7 @@ from ...options.options import PassOptions
 from ...passes import Pass, run
 from ...passes.runner import select
 from .divergence import Culprit
-from .together import Alone
+from .rank_agreement import SingleRank
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Bisection:
     options: PassOptions
     is_wrong: Callable[[Program], bool]
     """On some rank."""
-    ranks: Alone
+    ranks: SingleRank
 
     def culprit(self) -> Culprit | None:
         """The pass and the edit with which it begins; None when it is not the passes."""

@@ -10,11 +10,10 @@ from torch import fx
 
 from ...ir import bits
 from ...ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program
-from ..arrivals import waited
 from ..eager import Eager, Journal, ResultPlace, copied, results
-from ..ops import base_name
+from ..ops import base_name, wait_for_collective
 from .divergence import Divergence, divergence
-from .together import Alone
+from .rank_agreement import SingleRank
 
 _UNSET = ("empty", "new_empty")
 """Ops whose results hold whatever was there."""
@@ -59,12 +58,12 @@ class Follower(fx.Interpreter):
             return super().run_node(n)
         suspects = self._suspects.intersection(n.all_input_nodes)
         read = {node: copied(self.env[node]) for node in suspects}  # n may write in place
-        value = waited(n, super().run_node(n))
+        value = wait_for_collective(n, super().run_node(n))
         for index, tensor in results(value):
             self._compare(n, index, tensor, read)
         return value
 
-    def divergence(self, eager: Eager, ranks: Alone) -> Divergence | None:
+    def divergence(self, eager: Eager, ranks: SingleRank) -> Divergence | None:
         """What was found; ``reaches`` is left empty. Where one rank looks again, all run."""
         if not ranks.any(self._found is not None):
             return None

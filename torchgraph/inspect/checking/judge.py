@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...ir import bits
-from .wide import widened
+from .float64 import to_float64
 
 _TIMES = 8
 """How many times eager's own error, and what noise in the last bit does, are no fault yet."""
@@ -21,29 +21,29 @@ _NUMBERS = 1e-12
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ExpectedValue:
     """What a captured node should be, from the values that the program had before it."""
 
-    narrow: Any
+    native: Any
     """In the program's dtype."""
-    wide: Any
+    float64: Any
     """In float64."""
-    shaken: Any
+    perturbed: Any
     """In float64, with noise in the last bit of everything that it depends on."""
     eager: Any
     """What eager has."""
-    eager_wide: Any
+    eager_float64: Any
     """In float64, from what eager had at the same places."""
 
 
-def is_right(value: Any, found: Stretch | Any, *, exact: bool) -> bool:
+def is_right(value: Any, found: ExpectedValue | Any, *, exact: bool) -> bool:
     """True when ``value`` is what the stretch gives, to the bit where ``exact``.
 
     Equal bits are right in any case.
     """
-    if not isinstance(found, Stretch):
+    if not isinstance(found, ExpectedValue):
         return bits.same(value, found)
-    if bits.same(value, found.narrow):
+    if bits.same(value, found.native):
         return True
     if exact:
         return False
@@ -55,64 +55,66 @@ def alike(left: Any, right: Any, *, exact: bool) -> bool:
     """True when two values are one, to the bit where ``exact``, and else about so."""
     if bits.same(left, right) or exact:
         return bits.same(left, right)
-    wide = widened(right)
-    if not isinstance(left, torch.Tensor) or not isinstance(wide, torch.Tensor):
+    float64 = to_float64(right)
+    if not isinstance(left, torch.Tensor) or not isinstance(float64, torch.Tensor):
         return False
-    if not left.is_floating_point() or left.shape != wide.shape or not left.numel():
+    if not left.is_floating_point() or left.shape != float64.shape or not left.numel():
         return False
     eps = max(torch.finfo(one.dtype).eps for one in (left, right) if one.is_floating_point())
-    largest = float(wide.abs().nan_to_num(0, 0, 0).max())
-    return error(left, wide, wide) <= _TIMES * eps * largest
+    largest = float(float64.abs().nan_to_num(0, 0, 0).max())
+    return error(left, float64, float64) <= _TIMES * eps * largest
 
 
-def errors(value: Any, found: Stretch) -> tuple[float, float]:
+def errors(value: Any, found: ExpectedValue) -> tuple[float, float]:
     """How far ``value`` is from float64, and how far it may be."""
-    if not isinstance(value, torch.Tensor) or not isinstance(found.wide, torch.Tensor):
-        return _of_numbers(value, found.wide)
-    if value.shape != found.wide.shape:
+    if not isinstance(value, torch.Tensor) or not isinstance(found.float64, torch.Tensor):
+        return _of_numbers(value, found.float64)
+    if value.shape != found.float64.shape:
         return float("inf"), 0.0
     if not (value.is_floating_point() or value.is_complex()):
         count = (
-            float((value != found.narrow).sum()) if _alike(value, found.narrow) else float("inf")
+            float((value != found.native).sum()) if _alike(value, found.native) else float("inf")
         )
         return count, _FLIPS * value.numel()
-    own = error(value, found.wide, found.narrow)
-    eager = error(found.eager, found.eager_wide, found.eager)
-    noise = error(found.shaken, found.wide, found.wide)
-    dtypes = [one.dtype for one in (value, found.narrow) if isinstance(one, torch.Tensor)]
+    own = error(value, found.float64, found.native)
+    eager = error(found.eager, found.eager_float64, found.eager)
+    noise = error(found.perturbed, found.float64, found.float64)
+    dtypes = [one.dtype for one in (value, found.native) if isinstance(one, torch.Tensor)]
     eps = max(torch.finfo(one).eps for one in dtypes if one.is_floating_point or one.is_complex)
-    size = found.wide.abs()
+    size = found.float64.abs()
     largest = float(size.masked_fill(~size.isfinite(), 0).max()) if size.numel() else 0.0
     return own, _TIMES * (eager + noise) + _LAST_BITS * eps * largest
 
 
-def error(value: Any, wide: Any, twin: Any) -> float:
+def error(value: Any, float64: Any, twin: Any) -> float:
     """The largest difference; infinite where one is finite and neither the other nor ``twin`` is.
 
     Where ``twin``, what the program's dtype gives, overflows as ``value`` does, nothing is wrong.
     """
-    if not isinstance(value, torch.Tensor) or not isinstance(wide, torch.Tensor):
-        return _of_numbers(value, wide)[0]
-    if value.shape != wide.shape or not value.numel():
-        return 0.0 if value.shape == wide.shape else float("inf")
-    there = value.to(wide.dtype) if wide.is_floating_point() or wide.is_complex() else value
-    if not (wide.is_floating_point() or wide.is_complex()):
-        return float((there != wide).sum())
-    finite, expected = there.isfinite(), wide.isfinite()
+    if not isinstance(value, torch.Tensor) or not isinstance(float64, torch.Tensor):
+        return _of_numbers(value, float64)[0]
+    if value.shape != float64.shape or not value.numel():
+        return 0.0 if value.shape == float64.shape else float("inf")
+    there = (
+        value.to(float64.dtype) if float64.is_floating_point() or float64.is_complex() else value
+    )
+    if not (float64.is_floating_point() or float64.is_complex()):
+        return float((there != float64).sum())
+    finite, expected = there.isfinite(), float64.isfinite()
     if isinstance(twin, torch.Tensor) and twin.shape == value.shape:
         expected = expected & twin.isfinite()
     if bool((finite != expected).any()):
         return float("inf")
-    return float((there - wide).abs().masked_fill(~(finite & wide.isfinite()), 0).max())
+    return float((there - float64).abs().masked_fill(~(finite & float64.isfinite()), 0).max())
 
 
 def _alike(left: Any, right: Any) -> bool:
     return isinstance(right, torch.Tensor) and left.shape == right.shape
 
 
-def _of_numbers(value: Any, wide: Any) -> tuple[float, float]:
-    if isinstance(value, (int, float)) and isinstance(wide, (int, float)):
-        if value == wide or (value != value and wide != wide):
+def _of_numbers(value: Any, float64: Any) -> tuple[float, float]:
+    if isinstance(value, (int, float)) and isinstance(float64, (int, float)):
+        if value == float64 or (value != value and float64 != float64):
             return 0.0, 0.0
-        return abs(float(value) - float(wide)), _NUMBERS * abs(float(wide))
-    return (0.0, 0.0) if type(value) is type(wide) else (float("inf"), 0.0)
+        return abs(float(value) - float(float64)), _NUMBERS * abs(float(float64))
+    return (0.0, 0.0) if type(value) is type(float64) else (float("inf"), 0.0)

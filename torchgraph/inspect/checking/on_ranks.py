@@ -16,14 +16,14 @@ import torch
 
 from ..._torch.distributed.held import is_wrapper, local
 from ...costs.collectives import collectives
-from ...distributed.ranks import played, ranks_of
+from ...distributed.ranks import ranks_of, simulated_rank
 from ...errors import InvalidOption, NotSupported
 from ...ir import bits
 from ...ir.names import optimizer_of
 from ...ir.program import OutputKind, Program, Role
 from ...live.inputs import Call
 from ...live.step import Leaf
-from ...record.compare.foreseen import first_values, foreseen
+from ...record.compare.predicted import first_values, predicted
 from ...replay.replay import Replay
 from .lockstep import Groups, run
 
@@ -75,7 +75,7 @@ def run_on_ranks(make: Callable[[int], Made], world: int) -> list[RankRun]:
     ranks = []
     for rank in range(world):
         wholes: list[torch.Tensor] = []
-        with played(rank, world, wholes):
+        with simulated_rank(rank, world, wholes):
             graph, batches = make(rank)
             if not batches:
                 raise InvalidOption("run_on_ranks: make gives no call to run.")
@@ -121,9 +121,9 @@ class _Rank:
         random = torch.get_rng_state()
         begins = _weights(graph)
         calls: list[Call] = [graph._inputs.bind(tuple(batch), {}) for batch in batches]
-        outcome = graph._aside_outcome(calls[0])
+        outcome = graph._dry_outcome(calls[0])
         first = {} if outcome.settled else first_values(outcome)
-        known = outcome if outcome.settled else foreseen(outcome)
+        known = outcome if outcome.settled else predicted(outcome)
         if known is None:
             raise NotSupported(
                 "The first step makes states that are not zeros, of gradients that were not "
@@ -204,8 +204,8 @@ def _check_alike(ranks: Sequence[_Rank]) -> None:
 
 
 def _refuse(replay: Replay) -> None:
-    host = replay.captured.host
-    if host.actions or host.read:
+    side_effects = replay.captured.side_effects
+    if side_effects.actions or side_effects.read:
         raise NotSupported(
             "run_on_ranks runs programs, and this step does more: it steps a scheduler, or goes on "
             "from what it keeps in Python's objects.",

@@ -13,7 +13,7 @@ from torch import fx
 from ...ir import effects
 from ...ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program, identity
 from ...lower import Region
-from ..arrivals import waited
+from ..ops import wait_for_collective
 
 Values = Sequence[Any]
 
@@ -50,7 +50,7 @@ class _Tracer(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if SKIPPED_BY in n.meta and self.env[self._flags[n.meta[SKIPPED_BY]]]:
             return None
-        value = waited(n, super().run_node(n))
+        value = wait_for_collective(n, super().run_node(n))
         if n.op != "call_function" or effects.of(n).expects:
             return value
         if isinstance(n.target, Region):

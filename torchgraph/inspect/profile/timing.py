@@ -62,7 +62,7 @@ class Timing:
 
 def timed(replay: Replay, executable: Lowered, call: Call) -> Timing:
     """Run ``executable``, the program of ``replay`` op by op, a few times. Each run starts anew."""
-    given = inputs_of(replay.leaves, replay.captured.host.extended(call).tensors)
+    given = inputs_of(replay.leaves, replay.captured.side_effects.extended(call).tensors)
     given += map(copied, replay.derived.tensors)
     on_gpu = "cuda" in replay.devices
     clocks: list[Clock] = []
@@ -75,7 +75,7 @@ def timed(replay: Replay, executable: Lowered, call: Call) -> Timing:
     runs = _Runs(executable, given, on_gpu)
     whole: list[float] = []
     calls: list[tuple[Span, ...]] = []
-    with _aside():
+    with _dry_run():
         for _ in range(2):  # kernels are loaded, memory is there
             runs.seconds(executable.function)
             runs.seconds(clocked.function)
@@ -122,7 +122,7 @@ class _Runs:
 
 
 @contextmanager
-def _aside() -> Iterator[None]:
+def _dry_run() -> Iterator[None]:
     """No gradients, and no random number of the user's."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     devices = list(range(torch.cuda.device_count())) if cuda else []

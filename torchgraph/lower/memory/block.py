@@ -14,7 +14,7 @@ from ..lifetimes import results
 from .arena import COPIES, Arena, form_of
 
 
-class Told(NamedTuple):
+class OutCall(NamedTuple):
     """A call with given output memory, in place of a node that allocates."""
 
     target: OpOverload
@@ -29,8 +29,8 @@ class Block:
         self._nbytes = arena.nbytes
         self._storage = torch.UntypedStorage(arena.nbytes)
         offsets = arena.offsets.items()
-        self.calls: Mapping[fx.Node, Told] = {
-            node: _told(node, self._slots(node, found)) for node, found in offsets
+        self.calls: Mapping[fx.Node, OutCall] = {
+            node: _out_call(node, self._slots(node, found)) for node, found in offsets
         }
         self._storage.resize_(0)
 
@@ -49,9 +49,9 @@ class Block:
         return slots
 
 
-def _told(node: fx.Node, slots: Sequence[torch.Tensor]) -> Told:
+def _out_call(node: fx.Node, slots: Sequence[torch.Tensor]) -> OutCall:
     if node.target in COPIES:
-        return Told(torch.ops.aten.copy_.default, (slots[0], node.args[0]), {})
+        return OutCall(torch.ops.aten.copy_.default, (slots[0], node.args[0]), {})
     form = form_of(node)
     assert form is not None
-    return Told(form.op, node.args, {**node.kwargs, **dict(zip(form.names, slots, strict=True))})
+    return OutCall(form.op, node.args, {**node.kwargs, **dict(zip(form.names, slots, strict=True))})

@@ -24,7 +24,7 @@ from ..._torch import (
 )
 from ...library.expect import KERNELS
 from ...optimizers import fused
-from ..memory.block import Told
+from ..memory.block import OutCall
 
 _PLAIN = (
     int,
@@ -65,7 +65,7 @@ class Calls:
     def __init__(self) -> None:
         self._chosen: dict[Hashable, Callable[..., object]] = {}
 
-    def best(self, call: fx.Node | Told) -> Callable[..., object]:
+    def best(self, call: fx.Node | OutCall) -> Callable[..., object]:
         """A callable that takes the call's own args and kwargs."""
         op = call.target
         assert isinstance(op, OpOverload)

@@ -20,7 +20,7 @@ from ...ir.aliasing import alias_sources
 from ...ir.program import SKIPPED_BY, OutputKind, Program, Role
 from ...ir.writes import written_by
 from ..memory.arena import Arena
-from ..memory.block import Block, Told
+from ..memory.block import Block, OutCall
 from ..pauses import is_pause
 from .around import Around
 from .calls import Calls
@@ -186,7 +186,7 @@ class Writer:
         args += [f"{key}={self._value(value)}" for key, value in call.kwargs.items()]
         return f"{self._function(call)}({', '.join(args)})"
 
-    def _function(self, node: fx.Node | Told) -> str:
+    def _function(self, node: fx.Node | OutCall) -> str:
         target: Any = node.target
         if target is symbolic_function("sqrt"):
             target = math.sqrt

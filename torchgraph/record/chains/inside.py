@@ -12,7 +12,7 @@ import torch
 from ..._torch import storage_id
 from ..._torch.functorch import is_wrapped
 from ..._torch.modules import children_of
-from ...guards.looks import (
+from ...guards.aspects import (
     DEEPEST,
     Same,
     count,

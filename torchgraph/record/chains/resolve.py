@@ -26,7 +26,7 @@ from torch import nn
 
 from ..._torch.modules import STATE
 from ...guards import ABSENT
-from ...guards.looks import count, in_class, is_container, own
+from ...guards.aspects import count, in_class, is_container, own
 from ...guards.names import By, Path, follow, of_class
 from ...lines import PARTS_OF_STEPS
 from ..tape.number import node_of

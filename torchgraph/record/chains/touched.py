@@ -12,7 +12,7 @@ from weakref import ProxyTypes
 import torch
 
 from ...errors import SourceLine
-from ...guards.looks import Aspect, Never, Same, is_buffer, is_generator, laid_out, look, shown
+from ...guards.aspects import Aspect, Never, Same, is_buffer, is_generator, laid_out, look, shown
 from ...guards.names import CONTENT, By, Name, Path, follow
 from .chains import Use
 from .inside import lies_in, tensors_under

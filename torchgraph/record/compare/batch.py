@@ -62,7 +62,7 @@ def _mark(tensor: torch.Tensor) -> object:
 
 
 @dataclass(frozen=True, eq=False)
-class Doubt:
+class WeakConfirmation:
     """The doubt about a program that was confirmed by the very batch that recorded it."""
 
     key: object
@@ -75,7 +75,7 @@ class Doubt:
     @classmethod
     def about(
         cls, key: object, batches: tuple[Batch, Batch], old: Outcome, new: Outcome
-    ) -> Doubt | None:
+    ) -> WeakConfirmation | None:
         """None where two equal recordings say enough."""
         then, now = batches
         leaves = zip(old.leaves, new.leaves, strict=True)

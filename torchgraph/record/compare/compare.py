@@ -10,7 +10,7 @@ import torch
 
 from ..._torch import storage_id
 from ...guards import Name, same_value
-from ...guards.looks import Aspect, Never, Same, is_number
+from ...guards.aspects import Aspect, Never, Same, is_number
 from ...ir.program import Role
 from ...ir.values import flat
 from ...lines import SourceLine
@@ -19,8 +19,8 @@ from ...structure import NOTHING, Returned
 from ..ops.facts import ITEM
 from ..tape.tape import Entry, Ref, Tape, TensorLayout, refs
 from ..tape.watch import is_own
+from .differences import Difference as Difference
 from .outcome import Outcome
-from .unlike import Difference as Difference
 
 _INDEX = (
     "index by a tensor with dimensions, x[i : i + 1] or x[i.view(1)], or use index_select, gather "
@@ -52,7 +52,7 @@ def difference(old: Outcome, new: Outcome) -> Difference | None:
             if part is not _inputs:
                 return found
             decided = next(_expectations(old, new), None)
-            if decided is not None and not decided.drifts:
+            if decided is not None and not decided.varies:
                 return decided  # which way Python goes says what it reads
             return found._replace(cause=_cause(old, new))
     return None
@@ -168,9 +168,9 @@ def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
             if other.is_index and isinstance(other.value, int):
                 which, fix = _index(new, other.looked_at)
             what = f"{which} was {_shown(one.value)} and is {_shown(other.value)}"
-            drifts = isinstance(other.value, float)
+            varies = isinstance(other.value, float)
             where = other.provenance.line
-            yield Difference(Reason.DATA, what, where, drifts=drifts, fix=fix)
+            yield Difference(Reason.DATA, what, where, varies=varies, fix=fix)
 
 
 def _index(outcome: Outcome, looked_at: int) -> tuple[str, str]:
@@ -278,7 +278,7 @@ def returned_otherwise(old: Returned, new: Returned) -> Iterator[Difference]:
 
 
 def _host(old: Outcome, new: Outcome) -> Iterator[Difference]:
-    if old.host.key() != new.host.key():
+    if old.side_effects.key() != new.side_effects.key():
         yield Difference(Reason.STRUCTURE, "other gradients are there, or other schedulers step")
 
 

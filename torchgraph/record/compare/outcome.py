@@ -13,20 +13,20 @@ from torch.optim import Optimizer
 from ...distributed.replicas import Reduced
 from ...errors import SourceLine, UnsupportedOutput
 from ...guards import Alias, Found, Name, Read
-from ...guards.looks import Same, look
+from ...guards.aspects import Same, look
 from ...guards.names import By, attribute, follow, hashable
 from ...ir.program import CallRecord, OutputSpec, Phase, Role, arguments_in_words
 from ...live.inputs import hollow
 from ...live.named import NumberPlace, place_of
 from ...live.step import Leaf, Step
 from ...structure import Contents, Returned, Unfit
-from ..asked.asking import LeftOut
-from ..host.exits import Stray
-from ..host.host import Assigned, Host
-from ..host.kept import is_plain_tensor
-from ..host.replaced import others_in
-from ..host.trees import settle
-from ..host.written import holder_at
+from ..ambient.ambient_state import LeftOut
+from ..side_effects.entry_state import is_plain_tensor
+from ..side_effects.loop_carried import Stray
+from ..side_effects.replaced import others_in
+from ..side_effects.side_effects import Assigned, SideEffects
+from ..side_effects.trees import freeze
+from ..side_effects.written import holder_at
 from ..tape.tape import Entry, Tape, refs
 from ..tape.watch import Change, is_own
 
@@ -68,20 +68,20 @@ class Outcome:
     """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
     rests: bool = False
     """True for a step of a training graph without a ``backward()``."""
-    driven: bool = False
+    own_update: bool = False
     """True when the step takes its own update: then gradients are what eager leaves."""
-    host: Host = field(default_factory=Host)
+    side_effects: SideEffects = field(default_factory=SideEffects)
     extra: Sequence[torch.Tensor] = ()
     """What a program returns besides what the user gets: gradients that are left, and so on."""
     adopted: Sequence[Optimizer] = ()
     """Optimizers that the scan of the step did not know: the next one does."""
     repeated: Mapping[object, tuple[Assigned, Change]] = field(default_factory=dict)
-    """By place, what the step writes where nothing reads it; see `Exits.repeated`."""
+    """By place, what the step writes where nothing reads it; see `LoopCarried.repeated`."""
     strays: Sequence[Stray] = ()
     """The same of places where it keeps tensors."""
     numbers: Sequence[NumberPlace] = ()
     """Places of the user's in which the step has moved a number, that no scan has found."""
-    looks: bool = False
+    reads_values: bool = False
     """It has read values of tensors, which the next call takes for numbers that move."""
     one_launch: bool = False
     """A CUDA Graph runs the step: no number of a tensor is computed with."""
@@ -102,7 +102,7 @@ class Outcome:
     left_out: LeftOut = field(default_factory=LeftOut)
     """What no replay does, besides."""
 
-    def drifts(self, before: Outcome | None) -> bool:
+    def varies(self, before: Outcome | None) -> bool:
         """True where the user's lines have read another number than ``before``, no pointer's."""
         if before is None or self.one_launch or self.eager or before.eager:
             return False
@@ -118,13 +118,13 @@ class Outcome:
     @property
     def is_whole(self) -> bool:
         """True where a program can be made of this call alone."""
-        begun = not self.driven and self.step.has_gradients()
-        return not self.eager and self.settled and self.stepped and not begun
+        begun = not self.own_update and self.step.has_gradients()
+        return not self.eager and self.stable and self.stepped and not begun
 
     def stepped_of(self, optimizers: Sequence[Optimizer]) -> list[torch.optim.Optimizer]:
         """The optimizers that made a step."""
-        if self.driven:
-            return list(self.host.stepped)
+        if self.own_update:
+            return list(self.side_effects.stepped)
         return [one for number, one in enumerate(optimizers) if number not in self.skipped]
 
     @property
@@ -158,9 +158,9 @@ class Outcome:
         return replace(self, returned=None, loss=None, leaves=leaves, extra=())
 
     @property
-    def settled(self) -> bool:
+    def stable(self) -> bool:
         """True when the step left no more states than it found: the next one may be the same."""
-        more = self.relaid or self.strays or self.numbers or self.looks
+        more = self.relaid or self.strays or self.numbers or self.reads_values
         return self.step.names() == self.after.names() and not more
 
     @property
@@ -209,7 +209,7 @@ def moving_buffer(outcome: Outcome, line: SourceLine | None) -> str:
 def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
     """Names under which another tensor lay than before, which the later call has not put there."""
     before = {name.key: name.found for name in old.led if not name.moved}
-    put = {assigned.place.key for assigned in old.host.assigned}
+    put = {assigned.place.key for assigned in old.side_effects.assigned}
     found: dict[object, Name] = {}
     for name in new.led:
         known = before.get(name.key)
@@ -273,7 +273,7 @@ def repeated_in(old: Outcome, new: Outcome) -> dict[object, Assigned]:
     found = {}
     for key, (assigned, _) in new.repeated.items():
         if key in old.repeated and old.repeated[key][0].tree == assigned.tree:
-            settle(old.repeated[key][0].tree, assigned.tree)
+            freeze(old.repeated[key][0].tree, assigned.tree)
             found[key] = assigned
     return found
 

@@ -8,15 +8,15 @@ import torch
 
 from ...live.inputs import Call
 from ...structure import Unfit
-from ..host.host import GradientOf, Host, OnArgument
-from ..host.kept import Item, Named, tensors_inside
-from ..host.trees import Filling, Fixed
+from ..side_effects.entry_state import Item, Named, tensors_inside
+from ..side_effects.side_effects import GradientOf, OnArgument, SideEffects
+from ..side_effects.trees import Filling, Fixed
 
 _UNTOLD = object()
 
 
 def differs_in_places(
-    host: Host, tensors: Sequence[torch.Tensor], call: Call, copy: Call
+    side_effects: SideEffects, tensors: Sequence[torch.Tensor], call: Call, copy: Call
 ) -> Iterator[tuple[str, object, object]]:
     """(name, what eager has left, what the program would) of tensors and constants in places.
 
@@ -25,7 +25,7 @@ def differs_in_places(
         call: as eager ran it; ``copy``: as the program did.
     """
     filling = Filling(tensors, copy)
-    for number, one in enumerate(host.assigned):
+    for number, one in enumerate(side_effects.assigned):
         there = _lies_at(one.place, call)
         if there is _UNTOLD:
             continue

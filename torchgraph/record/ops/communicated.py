@@ -61,7 +61,7 @@ def communicate(
     places = [[recorder.index(tensor) for tensor in call.into] for call in calls]
     for call in calls:
         functional = getattr(collectives.ops(), call.name).default
-        recorder.tape.came.sends(functional, (call.source, *call.rest))
+        recorder.tape.collectives.record_sent(functional, (call.source, *call.rest))
         for tensor in call.into:
             recorder.writes(op, tensor)
     with not_listening():
@@ -84,8 +84,8 @@ def _note(recorder: _Recorder, call: _Functional, source: int, into: Sequence[in
         parts = [part.view(t.shape) for part, t in zip(whole, call.into, strict=True)]
     begun, functional = recorder.memory.new(blank), getattr(ops, call.name).default
     recorder.note(functional, (Ref(source), *call.rest), {}, begun)
-    came = recorder.memory.new(blank)
-    recorder.note(ops.wait_tensor.default, (Ref(begun),), {}, came)
+    produced = recorder.memory.new(blank)
+    recorder.note(ops.wait_tensor.default, (Ref(begun),), {}, produced)
     for place, part in zip(into, parts, strict=True):
         recorder.note(aten.copy_.default, (Ref(place), Ref(recorder.index(part))), {}, place)
 

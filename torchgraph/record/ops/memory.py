@@ -126,10 +126,10 @@ class Memory:
         self.put(tensor, index)
         return index
 
-    def came(self, tensor: torch.Tensor) -> int:
+    def produced(self, tensor: torch.Tensor) -> int:
         """A new value for what a collective has given."""
         with not_listening():
-            self._tape.came.waited(tensor)
+            self._tape.collectives.record_result(tensor)
         return self.new(tensor)
 
     def result(self, tensor: torch.Tensor) -> int:

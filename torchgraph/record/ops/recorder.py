@@ -76,8 +76,8 @@ class Recorder:
     def active(self) -> Iterator[None]:
         """Hear the ops of the block. Raises again what the user's own ``except`` has swallowed."""
         layouts = wrappers.layouts_found_unheard()
-        heard = self._caught.heard(self._hear, self.give_up)
-        with self.draws.active(), layouts, heard, collectives.communication_noted():
+        observed = self._caught.observed(self._hear, self.give_up)
+        with self.draws.active(), layouts, observed, collectives.communication_noted():
             yield
         if self._raised is not None:
             raise afresh(self._raised)
@@ -173,7 +173,7 @@ class Recorder:
             args, kwargs = number.exact_sizes(op, args, kwargs)
         given = self.refs(args), self.refs(kwargs)
         if known.begins:
-            self.tape.came.sends(op, args)
+            self.tape.collectives.record_sent(op, args)
         for tensor in operands.written(known, args, kwargs):
             self.writes(op, tensor)
         with not_listening():
@@ -234,7 +234,7 @@ class Recorder:
     def _add(self, op: OpOverload, given: Arguments, out: object) -> None:
         target, (args, kwargs) = rewritten(op, *given)
         if facts(op).begins:
-            self.tape.came.begins(out)
+            self.tape.collectives.record_begun(out)
         outs = self.outs(out, fresh=facts(op).waits)
         self.note(target, args, kwargs, outs)
 
@@ -245,7 +245,7 @@ class Recorder:
                 self.refuse(refusals.nested(self._trail.here()))
             else:
                 self._refuse_layout(out)
-            return self.memory.came(out) if fresh else self.memory.result(out)
+            return self.memory.produced(out) if fresh else self.memory.result(out)
         if isinstance(out, (list, tuple)):
             return [self.outs(item) for item in out]
         return None

@@ -43,7 +43,7 @@ def own_step_refused(
         what = "a grad scaler" if scales else "clipping"
         what = "gradient accumulation" if options.micro_batches > 1 else what
         return f"{call}, which is the Graph's to do: it has {what} set."
-    if step.driven or not step.optimizers:
+    if step.own_update or not step.optimizers:
         return ""
     if late:
         return f"{call}, and did not in earlier calls, where the Graph did."

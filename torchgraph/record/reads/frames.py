@@ -120,13 +120,13 @@ class _Following:
 _Trace = Callable[[Any, FrameType, Any, Any], Any]
 
 
-def _quietly(hear: _Trace) -> _Trace:
+def _quietly(observe: _Trace) -> _Trace:
     """An error of a method of `Frames` is none of the user's line that runs."""
 
-    @functools.wraps(hear)
+    @functools.wraps(observe)
     def call(self: Frames, frame: FrameType, what: Any, arg: Any) -> Any:
         try:
-            return hear(self, frame, what, arg)
+            return observe(self, frame, what, arg)
         except Exception as error:  # whatever it is, the user's line has not raised it
             if not self.keeps(error):
                 raise
@@ -145,7 +145,7 @@ _USES = {
 
 _Looked = tuple[object, Chain, Use]
 """A value, the attribute of it that is looked at or replaced, and which of both."""
-_Told = Callable[[FrameType, _Looked, object], None]
+_Observer = Callable[[FrameType, _Looked, object], None]
 """Told of the frame that asks, of what, and of the result; `ABSENT` before there is one."""
 
 
@@ -190,8 +190,8 @@ class Frames:
 
     def keeps(self, error: Exception) -> bool:
         """Keep an error of ours out of the user's lines, but where faults are looked for."""
-        told = isinstance(error, (IdentityAsked, GraphError))  # for those who called the step
-        if told or chosen("TORCHGRAPH_VERIFY", "fast") == "strict":
+        observer = isinstance(error, (IdentityAsked, GraphError))  # for those who called the step
+        if observer or chosen("TORCHGRAPH_VERIFY", "fast") == "strict":
             return False
         self.failed = self.failed or error.with_traceback(None)
         return True
@@ -323,23 +323,23 @@ class Frames:
 
 
 @contextmanager
-def _looked_up_by(told: _Told) -> Iterator[None]:
+def _looked_up_by(observer: _Observer) -> Iterator[None]:
     """Tell of each call in the block."""
-    made = {name: _telling(getattr(builtins, name), use, told) for name, use in _USES.items()}
+    made = {name: _telling(getattr(builtins, name), use, observer) for name, use in _USES.items()}
     with standing_for(vars(builtins), made):
         yield
 
 
-def _telling(plain: Any, use: Use, told: _Told) -> Callable[..., object]:
+def _telling(plain: Any, use: Use, observer: _Observer) -> Callable[..., object]:
     def function(*given: Any) -> object:
         frame = sys._getframe(1)
         if frame.f_trace is None or len(given) < 2:
             return plain(*given)
         name = type(given[0]).__name__
         looked = given[0], Chain(Root.RETURNED, name, (ChainStep(False, str(given[1])),)), use
-        told(frame, looked, ABSENT)
+        observer(frame, looked, ABSENT)
         value = plain(*given)
-        told(frame, looked, value)
+        observer(frame, looked, value)
         return value
 
     function.__name__ = function.__qualname__ = plain.__name__

@@ -22,22 +22,22 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..._torch import storage_id
 from ..._torch.listening import listening
 from ...guards import ABSENT
-from ...guards.looks import Same, is_container
+from ...guards.aspects import Same, is_container
 from ...guards.names import CONTENT, By
 from ...ir.aliasing import has_strides
 from ...live.step import Leaf
 from ...reasons import Because, Reason
-from ..chains.behind import is_iterator, is_users
 from ..chains.chains import EACH, Chain, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
 from ..chains.items import Items
+from ..chains.referents import is_iterator, is_users
 from ..chains.resolve import Source, imported, leads_to
 from ..chains.touched import Counts, Met, Touches
-from ..tape.acted import Acted
+from ..tape.scheduler_writes import SchedulerWrites
+from .access_log import AccessLog
 from .frames import Frames
 from .known import unnoticed
-from .ledger import Ledger
-from .walk import Walk
+from .traversal import Traversal
 
 _LOST = (
     "Python's trace function was taken away or replaced while the step ran, by sys.settrace, a "
@@ -77,7 +77,7 @@ class NameWatch:
         guarded: true for an object whose own attributes others watch.
         bound: the function of the step, and what it is bound to.
         moving: by identity, containers whose numbers are inputs of the program just now.
-        wrote: as `Ledger` has it.
+        wrote: as `AccessLog` has it.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class NameWatch:
         guarded: Callable[[object], bool],
         bound: Sequence[object] = (),
         moving: Mapping[int, object] = MappingProxyType({}),
-        acted: Acted | None = None,
+        scheduler_writes: SchedulerWrites | None = None,
         wrote: Callable[[object, str], bool] = lambda owner, name: False,
     ) -> None:
         self._guarded, self._moving = guarded, moving
-        self.ledger = Ledger(guarded, set(objects_in(given)), wrote)
+        self.access_log = AccessLog(guarded, set(objects_in(given)), wrote)
         self._counts: Counts = Counter()
         self._seen: dict[tuple[object, ...], Same] = {}
         self._lists: dict[tuple[object, ...], tuple[int, int, Items | None]] = {}
@@ -98,10 +98,12 @@ class NameWatch:
         self._once: set[tuple[CodeType, int, bool, int]] = set()
         self.frames = Frames(proxy(self))
         held = set(map(id, containers_in(given)))
-        self._acted = acted or Acted()
-        self.walk = Walk(self.ledger, guarded, held, moving, self._acted, self.frames.see)
+        self._scheduler_writes = scheduler_writes or SchedulerWrites()
+        self.follow = Traversal(
+            self.access_log, guarded, held, moving, self._scheduler_writes, self.frames.see
+        )
         for value in bound:
-            self.ledger.mark(value)
+            self.access_log.mark(value)
             self.frames.see(value)
 
     # --- line by line -----------------------------------------------------------------------------
@@ -114,9 +116,9 @@ class NameWatch:
         try:
             with self.frames.active():
                 yield
-            self.ledger.ends()
+            self.access_log.ends()
         except BaseException:
-            self.walk.frame = None  # its error leads to the frame, which leads here
+            self.follow.frame = None  # its error leads to the frame, which leads here
             raise
         if self.frames.lost and give_up is not None:
             give_up(Because(Reason.AROUND, _LOST), passing=True)
@@ -126,7 +128,7 @@ class NameWatch:
 
     def let_go(self) -> list[object]:
         """Hold no frame of the user's, in which its values lie; gives what holds other values."""
-        self.walk.frame = None
+        self.follow.frame = None
         own = [self, *(one for one in vars(self).values() if hasattr(one, "__dict__"))]
         inner = [value for one in own for value in vars(one).values()]
         return [*inner, *(v for one in inner for v in getattr(one, "__dict__", {}).values())]
@@ -142,13 +144,13 @@ class NameWatch:
 
     def _store(self, frame: FrameType, found: Touches, line: Line) -> None:
         """Look at what is about to be replaced."""
-        self.walk.stand(frame)
-        self.walk.touched = found
-        self.walk.stores += 1
+        self.follow.stand(frame)
+        self.follow.touched = found
+        self.follow.stores += 1
         for chain, use in line.stores:
             if use is Use.COUNTED:
                 self._count(frame, chain)
-            self.walk.put = line.put.get(chain.mark, ABSENT)
+            self.follow.put = line.put.get(chain.mark, ABSENT)
             self._look(frame, chain, use)
 
     def _count(self, frame: FrameType, chain: Chain) -> None:
@@ -165,12 +167,12 @@ class NameWatch:
 
     def again(self, frame: FrameType, found: Touches) -> None:
         """Look at what the line has replaced before it calls a function of the user's."""
-        self.walk.stores += 1
+        self.follow.stores += 1
         self._written(frame, found)
 
     def _written(self, frame: FrameType, found: Touches) -> None:
         for key, use in found:
-            self.ledger.written(key, use, lambda name: frame.f_locals.get(name, ABSENT))
+            self.access_log.written(key, use, lambda name: frame.f_locals.get(name, ABSENT))
 
     def returned(
         self, frame: FrameType, line: Line, value: object, found: Touches, by: str
@@ -178,10 +180,10 @@ class NameWatch:
         """Look at what a function has returned that a line of ``frame`` calls."""
         if isinstance(value, torch.Tensor):
             if any(use is Use.KEPT for _, use in line.returned):
-                self.ledger.which(value, Use.KEPT)
+                self.access_log.which(value, Use.KEPT)
             return
         self.frames.see(value)
-        cut = self.walk.cut.get((frame.f_code, frame.f_lineno or 0), {})
+        cut = self.follow.cut.get((frame.f_code, frame.f_lineno or 0), {})
         for chain, use in (*line.returned, *cut.values()):
             if by:  # not all that the line calls
                 chain = chain._replace(name=f"{by}()")
@@ -191,9 +193,9 @@ class NameWatch:
         self, frame: FrameType, value: object, chain: Chain, use: Use, found: Touches
     ) -> None:
         """Look at what is read of a nameless value, or what is replaced in it."""
-        self.walk.stand(frame)
-        self.walk.touched = found
-        self.walk.stores += use < Use.NAMED
+        self.follow.stand(frame)
+        self.follow.touched = found
+        self.follow.stores += use < Use.NAMED
         self._local(chain, use, value, [])
 
     def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
@@ -202,30 +204,30 @@ class NameWatch:
         ``known``: it does read them. Else it may, where they are the user's.
         """
         for value in values:
-            if is_container(value) or not self.ledger.was_there(value):
+            if is_container(value) or not self.access_log.was_there(value):
                 continue
             moves = isinstance(value, (Optimizer, LRScheduler, GradScaler))
             if known or (is_users(value) and not moves and not callable(value)):
-                self.walk.stand(frame)
-                self.walk.inside(type(value).__name__, value, perhaps=not known)
+                self.follow.stand(frame)
+                self.follow.inside(type(value).__name__, value, perhaps=not known)
 
     def _read(self, frame: FrameType, chains: Reads, line: int = 0) -> None:
-        at = (frame.f_code, line, bool(self._moving), self.walk.stores)
+        at = (frame.f_code, line, bool(self._moving), self.follow.stores)
         again = at in self._once
         self._once.add(at)
-        self.walk.stand(frame, line)
+        self.follow.stand(frame, line)
         for chain, use in chains:
             known = again and chain.root is Root.GLOBAL
             if not known or any(step.is_open for step in chain.steps):
                 self._look(frame, chain, use)
-        for chain, _ in chains if (frame.f_code, self.walk.line) in self.walk.asked else ():
+        for chain, _ in chains if (frame.f_code, self.follow.line) in self.follow.asked else ():
             value = leads_to(frame, chain, self._guarded)
             if value is not ABSENT and not isinstance(value, torch.Tensor):
-                self.walk.ask(chain, value)
+                self.follow.ask(chain, value)
 
     def _look(self, frame: FrameType, chain: Chain, use: Use) -> None:
         if chain.root is Root.MODULE:
-            self.walk.walk(chain, use, imported(frame, chain.name), [])
+            self.follow.follow(chain, use, imported(frame, chain.name), [])
         elif chain.root is Root.GLOBAL:
             self._global(frame, chain, use)
         else:
@@ -233,14 +235,14 @@ class NameWatch:
 
     def _global(self, frame: FrameType, chain: Chain, use: Use) -> None:
         held = frame.f_globals
-        self.ledger.mark(held, 0)
+        self.access_log.mark(held, 0)
         value = held.get(chain.name, ABSENT)
         if value is ABSENT and not callable(frame.f_builtins.get(chain.name)):
-            self.walk.add(chain.name, ABSENT, Source(held, ((By.ITEM, chain.name),)), Use.NAMED)
+            self.follow.add(chain.name, ABSENT, Source(held, ((By.ITEM, chain.name),)), Use.NAMED)
             held = frame.f_builtins
-            self.ledger.mark(held, 0)
+            self.access_log.mark(held, 0)
             value = held.get(chain.name, ABSENT)
-        self.walk.walk(chain, use, value, [Source(held, ((By.ITEM, chain.name),))])
+        self.follow.follow(chain, use, value, [Source(held, ((By.ITEM, chain.name),))])
 
     def _variable(self, frame: FrameType, chain: Chain, use: Use) -> None:
         value = frame.f_locals.get(chain.name, ABSENT)
@@ -248,66 +250,66 @@ class NameWatch:
             return
         arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
         is_made = chain.root is not Root.FREE and chain.name not in arguments
-        (self.walk.made if is_made else self.walk.meet)(value, self.walk.where)
+        (self.follow.made if is_made else self.follow.meet)(value, self.follow.where)
         if not chain.steps:
-            self.ledger.which(value, use)
+            self.access_log.which(value, use)
         sources: list[Source] = []
         if chain.root is Root.FREE and not self.frames.is_local(frame, chain.name):
             if chain.name == "__class__":
                 return
-            sources = [Source(self.ledger.cell(chain.name, value), CONTENT)]
-        elif not chain.steps and is_iterator(value) and self.ledger.was_there(value):
+            sources = [Source(self.access_log.cell(chain.name, value), CONTENT)]
+        elif not chain.steps and is_iterator(value) and self.access_log.was_there(value):
             sources = [Source(value, ())] if Use.ITEMS <= use <= Use.OPERAND else []
         elif not chain.steps and not is_container(value) and use < Use.OPERAND:
             return  # a local name: how it came to its value was looked at before
         self._local(chain, use, value, sources)
 
     def _local(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
-        if id(value) in self.walk.given:
+        if id(value) in self.follow.given:
             return
         if not sources and not is_container(value):
             if isinstance(value, torch.Tensor) and not vars(value):
                 return
             if not any(step.is_open for step in chain.steps):
-                key = (id(value), chain.steps, use, bool(self._moving), self.walk.stores)
+                key = (id(value), chain.steps, use, bool(self._moving), self.follow.stores)
                 seen = self._seen.get(key)
                 if seen is not None and seen() is value:
                     return
                 self._seen[key] = Same(value)
-        elif id(value) in self.walk.led:
-            sources = [*self.walk.led[id(value)][1], *sources]
+        elif id(value) in self.follow.led:
+            sources = [*self.follow.led[id(value)][1], *sources]
         if use >= Use.NAMED and is_container(value) and self._is_known(chain, use, value, sources):
             return
-        self.walk.walk(chain, use, value, sources)
+        self.follow.follow(chain, use, value, sources)
 
     def _is_known(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> bool:
         """True where the line has read this before, as each turn of a loop does, and all is there.
 
         A container is looked at item by item: a loop over it would do so once for each of them.
         """
-        walk = self.walk
+        follow = self.follow
         if any(step.is_open and step.key is not EACH for step in chain.steps):
             return False  # where it goes on from there may be another place now
-        now = bool(self._moving), self._acted.count
-        at = (walk.line, walk.frame.f_code, chain.mark, use, id(value), now)
+        now = bool(self._moving), self._scheduler_writes.count
+        at = (follow.line, follow.frame.f_code, chain.mark, use, id(value), now)
         again = at in self._lists
         ways, stores, items = self._lists.get(at, (0, 0, None))
         # What lies in objects, which a chain may go on through, may have been stored anew.
-        same = items is not None and (items.plain or stores == walk.stores) and items.hold()
+        same = items is not None and (items.plain or stores == follow.stores) and items.hold()
         if same and ways == len(sources):
             return True
-        self._lists[at] = len(sources), walk.stores, Items.of(value) if again else None
+        self._lists[at] = len(sources), follow.stores, Items.of(value) if again else None
         return False
 
     def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: object) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
         functions = self.frames.functions()
-        if not all(cell.within(functions) for cell in self.ledger.cells()):
+        if not all(cell.within(functions) for cell in self.access_log.cells()):
             functions += self.frames.nameless()
-        self.walk.led.clear()
+        self.follow.led.clear()
         self._lists.clear()
-        self.walk.frame = None
-        touched = self.ledger.finish(leaves, functions, returned)
+        self.follow.frame = None
+        touched = self.access_log.finish(leaves, functions, returned)
         inputs = [leaf.value for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
         storages = frozenset(storage_id(tensor) for tensor in inputs if has_strides(tensor))
-        return Met(touched, self._counts, self.ledger.compared, storages)
+        return Met(touched, self._counts, self.access_log.compared, storages)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...guards.looks import Aspect, Same, own, shown
+from ...guards.aspects import Aspect, Same, own, shown
 from ...guards.names import By, Name, Path
 
 _DICT: Path = ((By.SLOT, "__dict__"),)

@@ -32,12 +32,12 @@ class Raised:
         self._why = ""
 
     @contextmanager
-    def heard(self, hear: _Hear, give_up: Callable[..., None]) -> Iterator[None]:
+    def observed(self, observe: _Hear, give_up: Callable[..., None]) -> Iterator[None]:
         """Let ``hear`` have the ops of the block; ``give_up`` when it goes on behind one."""
 
         def noting(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
             try:
-                return hear(op, args, kwargs)
+                return observe(op, args, kwargs)
             except Exception as error:
                 self._note(op, args, kwargs, error)
                 raise

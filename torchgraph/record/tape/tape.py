@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...distributed.came import Came
+from ...distributed.collective_log import CollectiveLog
 from ...guards.values import ANY as ANY
 from ...ir.program import Provenance
 from ...lines import SourceLine, in_subscript, looker
@@ -102,16 +102,16 @@ class Tape:
     """Tensors made from Python data, or from memory that nobody follows."""
     expectations: list[Expectation] = field(default_factory=list)
     steps: list[OptimizerStep] = field(default_factory=list)
-    came: Came = field(default_factory=Came, compare=False, repr=False)
+    collectives: CollectiveLog = field(default_factory=CollectiveLog, compare=False, repr=False)
     """What collectives gave, until the step is compared with a program."""
-    told: Callable[[Entry], None] | None = field(default=None, compare=False, repr=False)
+    observer: Callable[[Entry], None] | None = field(default=None, compare=False, repr=False)
     """Told of each entry as it is written; none but while `debug` prints them."""
 
     def write(self, entry: Entry) -> None:
         """One more call of an op."""
         self.entries.append(entry)
-        if self.told is not None:
-            self.told(entry)
+        if self.observer is not None:
+            self.observer(entry)
 
     def add(self, layout: TensorLayout | None) -> int:
         """A new value."""

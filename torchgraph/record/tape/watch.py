@@ -19,7 +19,7 @@ from torch import nn
 from ..._torch.modules import BOOKKEEPING, STATE
 from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
 from ...guards import ABSENT, Read, same_value, stands_in
-from ...guards.looks import is_buffer
+from ...guards.aspects import is_buffer
 from ...ir.program import CallRecord
 from ...live.inputs import described
 from ...live.step import Leaf
@@ -95,7 +95,7 @@ class AttributeWatch:
         """True for an attribute that the step has written, and had not read before."""
         return (id(owner), name) in self._writes and (id(owner), name) not in self.reads
 
-    def read_values(self, carried: Callable[[object, str], bool]) -> list[Read]:
+    def read_values(self, stored_tensors: Callable[[object, str], bool]) -> list[Read]:
         """(path, object, attribute, value) of everything that was read.
 
         ``carried``: true for an attribute of an object that is looked at elsewhere.
@@ -103,7 +103,7 @@ class AttributeWatch:
         own = [
             (self._owners[key][0], _lasting(self._owners[key][1]), name, value)
             for (key, name), value in self.reads.items()
-            if not carried(self._owners[key][1], name)
+            if not stored_tensors(self._owners[key][1], name)
         ]
         return own + [
             (f"class {holder.__qualname__}", holder, name, value)
@@ -324,7 +324,7 @@ def _items(container: _Container) -> list[object]:
     return sorted(container, key=id) if isinstance(container, set) else container
 
 
-class Told(Protocol):
+class Observer(Protocol):
     """Told of modules and, where it says so to the tape, of ops."""
 
     def begins(self, tape: Tape, inputs: Iterable[tuple[Leaf, int]]) -> None:
@@ -342,7 +342,7 @@ class _Nobody:
         pass
 
 
-NOBODY: Told = _Nobody()
+NOBODY: Observer = _Nobody()
 
 
 class CallWatch:
@@ -359,9 +359,9 @@ class CallWatch:
         self._trail = trail
         self._met = met
         self.calls: list[CallRecord] = []
-        self.told: Told = NOBODY
+        self.observer: Observer = NOBODY
         """Told of each call as it begins and as it ends."""
-        self.heard = True
+        self.observed = True
         """False where nobody asks which calls there were."""
         self._made: dict[int, nn.Module] = {}
         """Modules that `build` itself makes; held, so that no other object gets the id of one."""
@@ -385,11 +385,11 @@ class CallWatch:
                 if id(module) in self._made:
                     return original(module, *args, **kwargs)
                 path = self._meet(module)
-            self.told.module(path, "INPUT", (args, kwargs))
+            self.observer.module(path, "INPUT", (args, kwargs))
             with self._trail.module(path):
                 out = original(module, *args, **kwargs)
-            self.told.module(path, "OUTPUT", (out,))
-            if self.heard:
+            self.observer.module(path, "OUTPUT", (out,))
+            if self.observed:
                 self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 

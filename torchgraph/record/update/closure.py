@@ -61,12 +61,12 @@ def refused_early(step: Step, recorder: Recorder, strict: bool) -> bool:
     if step.impossible:
         recorder.give_up(step.impossible)
     for optimizer in step.optimizers:
-        error = refusal(optimizer, given=step.driven)
+        error = refusal(optimizer, given=step.own_update)
         if error is None:
             continue
         name = type(optimizer).__name__
         company = len(step.optimizers) > 1 or step.scaler is not None
-        if company and not step.driven and needs_closure(optimizer):
+        if company and not step.own_update and needs_closure(optimizer):
             raise UnsupportedOptimizer(
                 f"{name} evaluates the whole step as often as it asks for: not beside another "
                 "optimizer, nor under a grad scaler, which torch refuses too.",

@@ -17,8 +17,8 @@ from weakref import ref
 from ...structure.kinds import kind_of
 from ..chains.resolve import is_library_file
 from ..tape import number
+from ..tape.freeze import freeze
 from ..tape.number import Integer, Number
-from ..tape.settled import settle
 
 _DEEPEST = 4
 """Tuples in tuples that are made anew. What is not found computes as a plain number does, too."""
@@ -48,7 +48,7 @@ class Leaked:
             try:
                 yield
             except BaseException:  # its traceback holds the lines of the step
-                self.settle()
+                self.freeze()
                 raise
         if not self.pausing:
             self._stand_still()
@@ -71,12 +71,12 @@ class Leaked:
                 one.node.exact()
             _replace(holders, {id(one): one.node.value for one in found})
             holders.clear()
-        self.settle()
+        self.freeze()
 
-    def settle(self) -> None:
+    def freeze(self) -> None:
         """Whoever holds a number of the step has one that moves no more."""
         for one in self._alive():
-            settle(one)
+            freeze(one)
         self._made.clear()
 
     def _alive(self) -> list[Number | Integer]:

@@ -14,8 +14,8 @@ from ...live.places import assign
 from ...live.step import Leaf, Step
 from ..ops.recorder import Recorder
 from ..tape import number
-from ..tape.acted import Acted
 from ..tape.functions import following
+from ..tape.scheduler_writes import SchedulerWrites
 from ..tape.tape import Ref
 from .leaked import Leaked
 
@@ -25,7 +25,7 @@ class Numbers:
 
     def __init__(self, step: Step, recorder: Recorder) -> None:
         self._step, self._recorder = step, recorder
-        self.follow = bool(step.moving or step.looks)
+        self.follow = bool(step.moving or step.reads_values)
         """The step moves numbers of the user's, or computes with values of tensors."""
         self.values: list[Any] = []
         """By leaf: a tensor, or a number that moves."""
@@ -45,7 +45,7 @@ class Numbers:
         """The leaves whose numbers move for the user's lines as well, just now."""
         self.holders: dict[int, object] = {}
         """By identity, the containers in which numbers of optimizers lie that move just now."""
-        self.acted = Acted()
+        self.scheduler_writes = SchedulerWrites()
         self.leaked = Leaked()
 
     @property

@@ -57,7 +57,7 @@ class OwnSteps:
         self._step, self._recorder, self._trail = step, recorder, trail
         self._numbers, self._autocast, self._options = numbers, autocast, options
         self._begin = begin
-        self.heard = True
+        self.observed = True
         self.began = False
         self.stepped: list[Optimizer] = []
         self.actions: list[tuple[LRScheduler, Args, Kwargs]] = []
@@ -71,10 +71,10 @@ class OwnSteps:
         self._running: list[tuple[Optimizer, ExitStack]] = []
         self._before: list[tuple[dict[str, object], dict[str, object]]] = []
         """Attributes and settings as they were before a scheduler stepped."""
-        self._acted: set[int] = set()
+        self._scheduler_writes: set[int] = set()
         """Optimizers, by id, whose scheduler has stepped."""
         self._acting = False
-        numbers.acted.give_up = weakly(self._read_too_late)
+        numbers.scheduler_writes.give_up = weakly(self._read_too_late)
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -88,7 +88,7 @@ class OwnSteps:
             for cls in classes_with(GradScaler, "update"):
                 noting = self._noting_scaler(vars(cls)["update"])
                 stack.enter_context(mock.patch.object(cls, "update", noting))
-            if self.heard:
+            if self.observed:
                 trying = tried(self._step.optimizers, self._recorder, self._stop)
                 stack.enter_context(trying)
             try:
@@ -135,7 +135,7 @@ class OwnSteps:
         refused = refusal(optimizer, given=True, where=self._trail.line)
         if refused is not None:
             self._recorder.refuse(refused)
-        if id(optimizer) in self._acted:
+        if id(optimizer) in self._scheduler_writes:
             at = f" (at {self._trail.line})" if self._trail.line else ""
             give_up(
                 f"a scheduler of {name} steps before {name}.step(){at}: call scheduler.step() "
@@ -151,7 +151,7 @@ class OwnSteps:
         stack.enter_context(self._trail.update())
         stack.enter_context(self._autocast.backward(accumulates=True))
         stack.enter_context(eager_branch(optimizer))
-        if self.heard and not self._recorder.gave_up and not self.unknown:
+        if self.observed and not self._recorder.gave_up and not self.unknown:
             stack.enter_context(fused.recorded())
             stack.enter_context(symbolic_python_math(namespaces([optimizer])))
             if self._options.marks_gradients and _only_reads_gradients(optimizer):
@@ -217,7 +217,7 @@ class OwnSteps:
 
     def _acts(self, original: Callable[..., object]) -> Callable[..., object]:
         def step(scheduler: LRScheduler, *args: object, **kwargs: object) -> object:
-            if self._acting or threading.get_ident() != self._thread or not self.heard:
+            if self._acting or threading.get_ident() != self._thread or not self.observed:
                 return original(scheduler, *args, **kwargs)
             self._acting = True
             try:
@@ -251,9 +251,11 @@ class OwnSteps:
         self.actions.append((scheduler, *kept))
         for one in (scheduler, *held):
             own = one if isinstance(one, dict) else vars(one)
-            self._numbers.acted.note(one, [key for key, set_ in own.items() if _is_set(set_)])
+            self._numbers.scheduler_writes.note(
+                one, [key for key, set_ in own.items() if _is_set(set_)]
+            )
         for one in optimizers:
-            self._acted.add(id(one))
+            self._scheduler_writes.add(id(one))
             self._numbers.accept(one)
             for tensor in _tensors(one):
                 if before.get(id(tensor)) != version_of(tensor):

@@ -175,10 +175,10 @@ class Audit:
     def _observe(self, observed: Observed, values: Sequence[object]) -> tuple[object, ...]:
         executable = _op_by_op(self._compiled)
         if isinstance(executable, Plan):
-            executable = replace(executable, update=_Told(executable.update, observed))
+            executable = replace(executable, update=_Observer(executable.update, observed))
         observed.begin()
         try:
-            with observed.came.written() if self._communicates else nullcontext():
+            with observed.came.recording() if self._communicates else nullcontext():
                 results: tuple[object, ...] = executable.function(values)
             return results
         finally:
@@ -304,7 +304,7 @@ class Audit:
         return {o.target for o, value in pairs if o.kind is OutputKind.SKIP and value.item()}
 
 
-class _Told:
+class _Observer:
     """The update of a plan, which says what it was given."""
 
     def __init__(self, update: Lowered, observed: Observed) -> None:

@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from ...collection import afresh
-from ...distributed.came import Came
+from ...distributed.collective_log import CollectiveLog
 from ...ir import effects
 from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
 from ...live.micro_batch import chunk
@@ -60,7 +60,7 @@ class Observed:
         self._runs: dict[int, list[dict[str, torch.Tensor]]] = {}
         self._seen: dict[Region, int] = {}
         self._failure: Exception | None = None
-        self.came = Came()
+        self.came = CollectiveLog()
         """What its collectives gave."""
 
     def begin(self) -> None:
@@ -213,7 +213,7 @@ class _Follower(fx.Interpreter):
         given: Given,
         look: Callable[[fx.Node, object], None],
         shaker: Moves | None,
-        came: Came,
+        came: CollectiveLog,
     ) -> None:
         super().__init__(program.gm)
         self._came = came
@@ -224,7 +224,7 @@ class _Follower(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Collectives give what they gave the compiled step: other ranks are asked once."""
         if self._came and effects.of_target(target).communicates:
-            return self._came.again(target, args)
+            return self._came.replay_next(target, args)
         return super().call_function(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> object:

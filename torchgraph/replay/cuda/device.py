@@ -17,7 +17,7 @@ from ..._torch import cuda as _cuda
 from ...collection import paused
 from ...lower.pauses import Parts
 
-_aside = threading.RLock()
+_dry_run = threading.RLock()
 """torch allows one capture at a time in a process, and a warm-up frees every workspace."""
 
 Results = tuple[object, ...]
@@ -96,7 +96,7 @@ class Cuda(GraphDevice):
     def open(self) -> None:
         """See `GraphDevice`."""
         if self._keeper is None:
-            with torch.cuda.device(self.device), _aside:
+            with torch.cuda.device(self.device), _dry_run:
                 self._stream = self._stream or torch.cuda.Stream(self.device)
                 self._pool = torch.cuda.graph_pool_handle()
                 self._keeper = _cuda.keep_pool(self._pool, self._stream)
@@ -110,7 +110,7 @@ class Cuda(GraphDevice):
 
     def warm_up(self, function: Function, values: Sequence[object]) -> Results:
         """See `GraphDevice`."""
-        with self._aside(), _cuda.allocating_from(self._pool, self.device):
+        with self._dry_run(), _cuda.allocating_from(self._pool, self.device):
             return function(values)
 
     def capture(self, parts: Parts, values: Sequence[object]) -> Captured:
@@ -121,7 +121,7 @@ class Cuda(GraphDevice):
         graphs: list[torch.cuda.CUDAGraph] = []
         seen: list[torch.Tensor] = []
         step = parts(values)
-        with self._aside() as stream, paused():  # a collection could free memory of another graph
+        with self._dry_run() as stream, paused():  # a collection could free memory of another graph
             try:
                 while True:
                     graphs.append(torch.cuda.CUDAGraph())
@@ -162,9 +162,9 @@ class Cuda(GraphDevice):
             self.open()
 
     @contextmanager
-    def _aside(self) -> Iterator[torch.cuda.Stream]:
+    def _dry_run(self) -> Iterator[torch.cuda.Stream]:
         """On the side stream, after what the caller's has to do, and before what it gets next."""
-        with torch.cuda.device(self.device), _aside, _cuda.own_workspaces():
+        with torch.cuda.device(self.device), _dry_run, _cuda.own_workspaces():
             assert self._stream is not None
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)

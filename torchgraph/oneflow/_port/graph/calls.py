@@ -78,7 +78,7 @@ class Calls(Fed):
                     "OneFlow, which may update such tables by rows or as a whole.",
                     fix="leave is_sparse or enable_amp out.",
                 )
-        for parameter in () if self._driven else self._with_gradients():
+        for parameter in () if self._own_update else self._with_gradients():
             if parameter.grad.any():
                 raise GradPresent(
                     f"{self._graph_name}: a parameter has a gradient from eager. OneFlow's graph "

@@ -59,11 +59,11 @@ class Compiled(Calls):
             raise AlreadyCompiled(f"nn.Graph {self._graph_name} has already been compiled.")
         self._begin(args, kwargs)
         options = self.config.options
-        with self._turns.lock, self._telling(), self._signals, no_advice_taken(options):
+        with self._call_lock.lock, self._telling(), self._signals, no_advice_taken(options):
             self._cache.bring_home()
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
-                outcome = self._aside_outcome(call)
+                outcome = self._dry_outcome(call)
                 if options.fallback == "eager":
                     with suppress(NoProgram):
                         self._compile_step(outcome, call)

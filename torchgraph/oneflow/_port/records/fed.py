@@ -60,13 +60,13 @@ class Fed(Graph):
     def _micro_batches(self) -> int:
         return self.config.options.micro_batches if self._optimizers else 1
 
-    def _aside(self, look: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _dry_run(self, look: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A look at a step does not use up a batch."""
         kwargs = self._with_records(kwargs)
         if _GIVEN in kwargs:
             self._pipeline.put_back(kwargs[_GIVEN])
         with self._pipeline.refusing(_ASIDE):
-            return super()._aside(look, args, kwargs)
+            return super()._dry_run(look, args, kwargs)
 
 
 def _given_records(build: Callable[..., Any]) -> Callable[..., Any]:

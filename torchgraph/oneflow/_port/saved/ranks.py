@@ -11,7 +11,7 @@ import torch
 from ...._torch.distributed import layouts
 from ...._torch.distributed.held import is_dtensor
 from ...._torch.modules import set_versions, versions_of
-from ....distributed.ranks import told_by
+from ....distributed.ranks import broadcast
 from ....distributed.words.placement import placement
 from ....distributed.words.process import get_rank, get_world_size, init
 from ....errors import CheckpointFileError, InvalidOption, NotSavable
@@ -55,9 +55,9 @@ def sent(read: Callable[[], Any], source: int) -> Any:
         try:
             content = (None, read())
         except Exception as error:  # the others wait for this rank, whatever it is
-            told_by(source, (str(error), None))
+            broadcast(source, (str(error), None))
             raise
-    problem, found = told_by(source, content)
+    problem, found = broadcast(source, content)
     if problem is not None:
         raise CheckpointFileError(f"Rank {source} cannot read the checkpoint: {problem}")
     return found

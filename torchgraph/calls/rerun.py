@@ -1,0 +1,156 @@
+"""Steps that are run again from a kept state, and a way back to how things are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import HistoryDiffers, SharedMemory
+from ..history.history import Kept, Record, put_numbers_back
+from ..history.results import Result, difference
+from ..library import ValueMoved
+from ..live.inputs import Call
+from ..lower import Target
+from ..passes import pipeline, run
+from ..replay.cuda.cuda_graph import Calls
+from ..replay.replay import Replay
+from ..structure import tensors_in
+from .running import Running
+
+
+class RerunStep(NamedTuple):
+    """What a step left that was run again."""
+
+    returned: list[tuple[str, torch.Tensor]]
+    """(path, tensor) of what `build` returned."""
+    loss: torch.Tensor | None
+    skipped: bool
+    """True when a grad scaler kept an optimizer from stepping."""
+
+
+class Rerunning(Running):
+    """Runs the steps of its history again.
+
+    Args:
+        name, module_text, block_text: as for `Running`.
+    """
+
+    __slots__ = ("_twins",)
+
+    def __init__(
+        self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
+    ) -> None:
+        super().__init__(name, module_text, block_text)
+        self._twins: dict[int, Replay] = {}
+        """Programs as they ran before Inductor's code took over, while steps are run again."""
+
+    @contextmanager
+    def _going_back(self) -> Iterator[None]:
+        """In here steps may be run again; afterwards everything is as before."""
+        stats = [(one, vars(one).copy(), one.seconds.copy()) for one in self._cache]
+        hits, torn = self._cache.hits, self._signals.torn
+        with self._call_lock.lock, self._signals, self._scaler_started():
+            before = self._snapshot(self._scan())
+            try:
+                with before.kept():
+                    yield
+            finally:
+                self._twins.clear()
+                self._signals.torn, self._cache.hits = torn, hits
+                for replay, known, seconds in stats:
+                    replay.runs, replay.loss = known["runs"], known["loss"]
+                    replay.first_seconds, replay.seconds = known["first_seconds"], seconds
+                self._look_anew()
+
+    def _look_anew(self) -> None:
+        """Make kept casts of the weights again."""
+        for replay in self._cache:
+            replay.derived.forget()
+
+    def _back_to(self, kept: Kept) -> None:
+        """Everything is as it was before that step."""
+        kept.snapshot.restore()
+        kept.random.put_back()
+        self._look_anew()
+
+    def _given(self, record: Record) -> Call:
+        """The call of a step, and numbers and generators as it found them."""
+        if record.held is None:
+            raise HistoryDiffers(
+                f"Step {record.step} of {self._graph_name} had arguments that cannot be kept: they "
+                "could not be bound.",
+                fix="give it tensors, numbers, strings, and containers and dataclasses of them.",
+            )
+        record.random.put_back()
+        if record.settings is not None:
+            record.settings.put_back()
+        put_numbers_back(self._optimizers, record.numbers)
+        return record.held.again()
+
+    def _step_again(self, record: Record) -> RerunStep:
+        """One step, by the program that ran it or, to the same bits, in eager.
+
+        Raises:
+            HistoryDiffers: it does not give what it gave.
+        """
+        done = self._run_again(record)
+        now = [Result.of(*one) for one in done.returned]
+        apart = "" if record.gave is None else difference(record.gave, now)
+        if apart:
+            raise HistoryDiffers(
+                f"Step {record.step} of {self._graph_name} does not give what it gave: {apart}. "
+                "The steps before it, run again, do not lead to the state that was there, or it "
+                "reads what is not kept."
+            )
+        return done
+
+    def _run_again(self, record: Record) -> RerunStep:
+        call = self._given(record)
+        replay = self._program_of_step(record, call)
+        if replay is not None:
+            try:
+                returned = replay.run(call)
+            except (ValueMoved, SharedMemory):  # nothing has happened
+                return self._in_eager_again(call)
+            stepped = replay.stepped(self._optimizers)
+            self._schedulers.step(lambda: replay.loss, stepped)
+            tensors = tensors_in(returned, "output")
+            return RerunStep(tensors, replay.loss, len(stepped) < len(self._optimizers))
+        return self._in_eager_again(call)
+
+    def _program_of_step(self, record: Record, call: Call) -> Replay | None:
+        """The program that serves a step again; None for a step that runs in eager."""
+        found = self._program_for(call)
+        if found is None or self._has_gradients(found) or found.needs_confirming_for(call):
+            return None
+        if found.code.regions and not record.ran_compiled(found):
+            return self._on_aten(found)
+        return found
+
+    def _on_aten(self, replay: Replay) -> Replay | None:
+        """The program of ``replay`` as it ran before the switch to Inductor's code."""
+        twin = self._twins.get(id(replay))
+        if twin is None:
+            options = self.config.options
+            program = run(replay.captured.program, pipeline(options), options.passes)
+            code = self._cache.graphs.lower(program, f"{self._graph_name} again", Target(options))
+            twin = self._twins[id(replay)] = Replay(replay.captured, code, options, Calls())
+        # A first step that is run again makes slots anew, and they are not those of the capture.
+        return twin if twin.refit(self._scan()) else None
+
+    def _in_eager_again(self, call: Call) -> RerunStep:
+        outcome = self._take(self._scan(), call.noted(), False)
+        self._signals.torn = ""
+        stepped = outcome.stepped_of(self._optimizers) if self._optimizers else []
+        if self._optimizers:
+            self._schedulers.step(lambda: outcome.loss, stepped)
+        tensors = tensors_in(outcome.returned, "output")
+        loss = outcome.loss if isinstance(outcome.loss, torch.Tensor) else None
+        return RerunStep(tensors, loss, len(stepped) < len(self._optimizers))
+
+    def _states_now(self) -> dict[str, Any]:
+        """Every tensor of the state by name."""
+        return {str(leaf.fqn): leaf.value for _, leaf in self._scan().tensors()}

@@ -1,0 +1,239 @@
+"""What is known of the calls of one signature, and what one more of them may teach."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ..errors import GraphError
+from ..guards import Name, Read, same_attribute
+from ..live.inputs import Call
+from ..options.options import Options
+from ..reasons import Reason
+from ..record.compare.batch import Batch
+from ..record.compare.compare import Difference, difference
+from ..record.compare.outcome import Outcome
+from ..replay.replay import Replay
+from .confirm import Start
+
+PATIENCE = 4
+"""Recordings in a row that are not the same before a step counts as one that never settles."""
+_AGAIN = PATIENCE - 2
+"""So many of them are as good as made when a step that was given up is looked at again."""
+_FIRST_WAIT = 64
+"""Calls in eager before a value that Python looks at is looked at again; then twice as many."""
+
+
+_OFTEN = 16
+"""Calls in eager between two looks, of two calls each, whether what moved rests, after as many."""
+
+_OTHER_START = "gradients, or tensors that it keeps, are there that were not, or are gone"
+MOST_AGAIN = 3
+"""So many calls are made again with plain numbers; then such calls run in eager."""
+_WORTH = 4
+"""Calls that programs have to serve for each recording: it takes longer than eager does."""
+
+
+@dataclass(eq=False)
+class Draft:
+    """A recording that waits to be confirmed."""
+
+    outcome: Outcome
+    replay: Replay | None
+    batch: Batch
+    """That was recorded."""
+
+
+@dataclass
+class Signature:
+    """What is known about the calls of one key."""
+
+    drafts: list[Draft] = field(default_factory=list)
+    restless: int = 0
+    """Recordings in a row that matched none before them."""
+    restless_constants: int = 0
+    dropped: int = 0
+    """Programs in a row that held for the batch alone that they were made with."""
+    others: int = 0
+    """Recordings in a row that were each for other values than all before them."""
+    disturbed: int = 0
+    """Recordings that came to nothing while other threads ran."""
+    last: Difference | None = None
+    refused: GraphError | None = None
+    """Raised by the next call, before anything runs."""
+    eager: str = ""
+    """Why its calls run in eager."""
+    plain: str = ""
+    """Why a call of it had to be made again, with numbers that stay plain ones."""
+    made_again: int = 0
+    """How often that was so."""
+    serves: str = ""
+    """Its arguments in words, once a call of it has run."""
+    number: int = 0
+    """Which it is of those whose calls have come; 0 before the first."""
+    calls: int = 0
+    """That were made and written down."""
+    until: Read | Name | None = None
+    """An attribute or a name: once two calls in a row find it the same, they do so no more."""
+    idle: int = 0
+    """Recordings since programs last served more than a few calls for each."""
+    latest: Outcome | None = None
+    """What the last program was made of, where programs hardly serve."""
+    served: bool = False
+    """By a program, at least once."""
+    _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
+    """How often each program had run at the last recording."""
+    _spot_checks: int = 0
+    """Calls since it runs in eager for what may come to rest."""
+    _waits: int = 0
+    """Calls that are still to run in eager before the next is recorded; 0 for all."""
+    _wait: int = _FIRST_WAIT
+
+    def confirmed(self, replay: Replay) -> None:
+        """A program that may serve from now on."""
+        self._runs.setdefault(replay, replay.runs)
+
+    def recorded(self) -> None:
+        """Count a recording."""
+        self.calls += 1
+        served = sum(replay.runs - runs for replay, runs in self._runs.items())
+        self.served = self.served or served > 0
+        self.idle = max(self.idle - served // _WORTH, 0) + 1
+        self._runs.update({replay: replay.runs for replay in self._runs})
+
+    def unlike(self, apart: Difference | None) -> None:
+        """Count a recording that none before it is like."""
+        self.last = apart
+        if apart is not None:
+            self.others += apart.is_of_state
+            self.restless += not apart.is_of_state
+            self.restless_constants += apart.never_settles
+
+    def wait(self) -> None:
+        """Let the calls run in eager for a while: what moves may come to rest."""
+        self._waits, self._wait = self._wait, 2 * self._wait
+
+    def rest(self, why: str) -> None:
+        """Let those that no program serves run in eager for a while."""
+        self.eager, self.disturbed = why, 0
+        self.wait()
+
+    def stays_eager(self, raises: bool) -> bool:
+        """True for a call that runs in eager once more, and need not be looked at.
+
+        ``raises``: a step that no program can hold is an error.
+        """
+        if not (self.eager and self.serves) or (raises and self.refused is not None):
+            return False
+        self.look_again()
+        return bool(self.eager)
+
+    def look_again(self) -> None:
+        """Go on recording when what moved has come to rest, or may have."""
+        if self.eager and self._waits:
+            self._waits -= 1
+            if not self._waits:
+                self.eager, self.others, self.idle = "", 0, 0
+                self.restless, self.restless_constants = min(self.restless, _AGAIN), 0
+        self._spot_checks += 1
+        if self.until is None or (self._spot_checks > _OFTEN and self._spot_checks % _OFTEN > 1):
+            return
+        if isinstance(self.until, Name):
+            rests = self.until.holds()
+            self.until = self.until.now()
+        else:
+            path, owner, name, value = self.until
+            rests = same_attribute(vars(owner), name, value)
+            self.until = path, owner, name, vars(owner).get(name)
+        if rests:
+            self._spot_checks = 0
+            self.until, self.eager, self.restless, self.restless_constants = None, "", 0, 0
+
+
+class VaryingValues:
+    """The lines whose values of data are others at each call, of whatever signature."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        """How often a number was another."""
+        self._known: set[str] = set()
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._counts.clear()
+        self._known.clear()
+
+    def holds(self, apart: Difference | None, size: int) -> bool:
+        """Take note of a difference; True for one at such a line."""
+        if apart is None or apart.reason is not Reason.DATA:
+            return False
+        self._counts[apart.at] += apart.varies
+        return apart.at in self._known or self._counts[apart.at] >= size
+
+    def add(self, apart: Difference) -> None:
+        """A signature was given up for ``apart``."""
+        if apart.reason is Reason.DATA and apart.where is not None:
+            self._known.add(apart.at)
+
+    def came_back(self, outcome: Outcome) -> None:
+        """What a step has looked at, it has seen before."""
+        for one in outcome.tape.expectations:
+            at = f" (at {one.provenance.line})"
+            self._known.discard(at)
+            self._counts.pop(at, None)
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """A call that was written down, and what was known before."""
+
+    key: Any
+    known: Signature
+    weak: list[Draft]
+    call: Call
+    start: Start
+    outcome: Outcome
+    options: Options
+    why_not: str
+    """Why a program of its signature did not serve the call."""
+    moved: str
+    """The argument that is another one than in the call that was recorded before."""
+
+    def why_idle(self, apart: Difference | None) -> str:
+        """Why programs serve few calls or none, where ``apart`` does not say it."""
+        why, latest = self.why_not, self.known.latest
+        if not why and apart is None and latest is not None:
+            other = difference(latest, self.outcome)
+            why = _OTHER_START if other is None else f"{other.what}{other.at}"
+        served = "its programs serve few later calls"
+        served = served if self.known.served else "none of its programs serves a later call"
+        return why and f"{served}: {why}"
+
+    @property
+    def idles(self) -> bool:
+        """True where programs are made again and again, and none of them serves."""
+        return self.known.idle >= 2 * max(self.options.cache_size, PATIENCE)
+
+    def draft(self, replay: Replay | None, outcome: Outcome | None = None) -> Draft:
+        """A recording of it, or what the next call is to be like, to be confirmed by another."""
+        return Draft((outcome or self.outcome).forgotten(), replay, self.start.batch)
+
+
+class Taken(NamedTuple):
+    """A call that ran as eager runs it."""
+
+    outcome: Outcome
+    recorded_call: RecordedCall | None
+    """None where nothing is to be learnt."""
+
+    def be_patient(self) -> None:
+        """Count the recordings that are not the same from here on."""
+        if self.recorded_call is not None:
+            self.recorded_call.known.restless = self.recorded_call.known.restless_constants = 0
+
+
+def words(error: Exception) -> str:
+    """``TypeError: what it says``."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,150 @@
+"""The node at which a program begins to differ from what eager has done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from ...errors import SourceLine
+from ...ir import effects
+from ...ir.bits import fingerprint
+from ...ir.program import OutputKind, Program, Role, identity
+from ...live.inputs import Call
+from ...replay.audit.audit import line_of, op_of
+from ...replay.replay import Replay
+from ...replay.undo import Generators
+from ..confirm import Start
+
+
+class NodePlace(NamedTuple):
+    """A node in words, and the user's line that it comes from."""
+
+    what: str = ""
+    where: SourceLine | None = None
+    as_recorded: bool = False
+    """True where the passes changed no value: it is not what eager computes any more."""
+
+
+def place_of(replay: Replay, start: Start, call: Call, value: str) -> NodePlace:
+    """The first node that the passes have made otherwise; else that which computes ``value``.
+
+    ``value``: an output or a state of the program of ``replay`` that differs from eager's.
+    """
+    captured, program = replay.captured.program, replay.aten_program
+    try:
+        found = _changed(captured, program, _values(replay, start, call))
+    except _Untold:
+        found, as_recorded = None, False
+    else:
+        as_recorded = found is None
+    what = "the first node that differs is" if found is not None else "computed by"
+    found = found or _computes(program, value)
+    if found is None:
+        return NodePlace(as_recorded=as_recorded)
+    return NodePlace(f"; {what} {found.name} ({op_of(found)})", line_of(found), as_recorded)
+
+
+def _values(replay: Replay, start: Start, call: Call) -> list[Any]:
+    """What the captured program takes: it writes nothing."""
+    given = iter(replay.captured.side_effects.extended(call, start.places).tensors)
+    return [
+        start.tensors.get(leaf.fqn, next(given))
+        if leaf.role is Role.INPUT
+        else start.value_of(leaf)
+        for leaf in replay.leaves
+    ]
+
+
+class _Untold(Exception):
+    """Nobody can compare two programs node by node."""
+
+
+def _changed(captured: Program, program: Program, values: list[Any]) -> fx.Node | None:
+    """The first node of ``program`` with another value than its counterpart in ``captured``.
+
+    Raises:
+        _Untold: nobody can say.
+    """
+    simple = program.signature.micro_batches == 1 and not any(
+        effects.of(node).communicates for node in captured.nodes
+    )
+    same_inputs = len(list(captured.placeholders)) == len(list(program.placeholders))
+    if not (simple and same_inputs):
+        raise _Untold
+    gpus = {value.device for value in values if isinstance(value, torch.Tensor) and value.is_cuda}
+    before = Generators(gpus)
+    try:
+        expected: dict[str, bytes] = {}
+        _Prints(captured, expected).follow(values)
+        before.put_back()
+        return _Compares(program, expected).follow(values)
+    except Exception as error:  # then the value that differs in the end is named
+        raise _Untold from error
+    finally:
+        before.put_back()
+
+
+class _Prints(fx.Interpreter):
+    """Runs a program, and takes the fingerprint of each tensor."""
+
+    def __init__(self, program: Program, prints: dict[str, bytes]) -> None:
+        super().__init__(program.gm)
+        self._prints = prints
+
+    def follow(self, values: list[Any]) -> None:
+        """Run it."""
+        with torch.no_grad():
+            self.run(*values, enable_io_processing=False)
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Its value."""
+        value = super().run_node(n)
+        if n.op == "call_function" and isinstance(value, torch.Tensor):
+            self._prints[n.name] = fingerprint(value)
+        return value
+
+
+class _Found(Exception):
+    """The node was met."""
+
+
+class _Compares(fx.Interpreter):
+    """Runs a program until a value is another one than the one of its counterpart."""
+
+    def __init__(self, program: Program, expected: Mapping[str, bytes]) -> None:
+        super().__init__(program.gm)
+        self._expected = expected
+        self._first: fx.Node | None = None
+
+    def follow(self, values: list[Any]) -> fx.Node | None:
+        """The first such node."""
+        try:
+            with torch.no_grad():
+                self.run(*values, enable_io_processing=False)
+        except _Found:
+            pass
+        return self._first
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Its value. Raises _Found."""
+        value = super().run_node(n)
+        known = self._expected.get(identity(n)) if n.op == "call_function" else None
+        if known is not None and isinstance(value, torch.Tensor) and fingerprint(value) != known:
+            self._first = n
+            raise _Found
+        return value
+
+
+def _computes(program: Program, value: str) -> fx.Node | None:
+    """The node that gives ``value``, called as in `confirm.unlike`."""
+    users = 0
+    for out, node in program.returns():
+        name = out.target
+        if out.kind is OutputKind.USER:
+            name, users = f"output {users}", users + 1
+        if name == value and isinstance(node, fx.Node):
+            return node
+    return None

@@ -1,0 +1,251 @@
+"""Looks: a call that a program would serve runs in eager, and the program on copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim import Optimizer
+
+from ..._torch.surroundings import uncompiled
+from ...collection import paused
+from ...distributed.collective_log import CollectiveLog
+from ...errors import ConfirmWarning, SharedMemory, SourceLine, StepFailed, warn
+from ...guards import patching
+from ...ir.program import Role
+from ...library import ValueMoved
+from ...live.inputs import Call
+from ...live.step import Step
+from ...lower import Target
+from ...replay.code import Code
+from ...replay.cuda.cuda_graph import Calls
+from ...replay.interrupts import CUT_SHORT
+from ...replay.replay import Replay
+from ..confirm import Left, Start, as_eager, asks_once, blame, miscompiled, unlike
+from ..dry_run import DryRuns
+from ..in_eager import is_bare, run_bare
+from .first_difference import place_of
+from .memory import copied_bytes, fits
+from .schedule import SpotChecks
+
+BY_ATEN = "Such calls go on in the aten program, which does."
+IN_EAGER = "Such calls go on in eager."
+MOVED = (
+    "It computes what was recorded: something that the step reads has changed, and nothing has "
+    "told of it. Pass it as an argument, or keep it in a tensor."
+)
+
+
+class Eagerly(NamedTuple):
+    """A call that ran in eager where a program would have served it."""
+
+    returned: Any
+    left: Left | None
+    """None where it says nothing about the program: a step that was skipped, say."""
+    loss: torch.Tensor | None = None
+    stepped: Sequence[Optimizer] = ()
+
+
+class Wrong(NamedTuple):
+    """What a program gives otherwise than eager."""
+
+    what: str
+    where: SourceLine | None
+    compiled: bool = False
+    """True where the `aten` program gives what eager does, and compiled code does not."""
+    as_recorded: bool = False
+    """True where it computes what was recorded: the step computes something else now."""
+
+
+class SpotChecking(DryRuns):
+    """Runs a call in eager now and then, and compares what its program does.
+
+    Args:
+        name, module_text, block_text: as for `Stepping`.
+    """
+
+    __slots__ = ("_aten", "_known", "_spot_checks")
+
+    def __init__(
+        self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
+    ) -> None:
+        super().__init__(name, module_text, block_text)
+        self._spot_checks = SpotChecks(self.config.options.look_again)
+        self._aten: WeakKeyDictionary[Replay, Code] = WeakKeyDictionary()
+        """For programs that run Inductor's code, the same on `aten`."""
+        self._known: WeakKeyDictionary[Replay, tuple[bool, Mapping[torch.device, int]]]
+        self._known = WeakKeyDictionary()
+        """Whether the collectives of a program can be repeated, and how much a look copies."""
+
+    def _wants_spot_check(self, replay: Replay) -> bool:
+        if replay.audit is not None and replay.audit.is_due:  # this call is compared in any case
+            return False
+        return self._spot_checks.wants(replay, self._cache, self._cache.hits)
+
+    def _start(self, replay: Replay, call: Call) -> Start | None:
+        """What a look starts from; None where it cannot be copied.
+
+        Raises:
+            ValueMoved, SharedMemory: the program does not serve the call.
+        """
+        replay.numbers(call)
+        self._spot_checks.note = ""
+        options = self.config.options
+        known = self._known.get(replay)
+        if known is None:
+            program = replay.captured.program
+            known = self._known[replay] = (asks_once(program), copied_bytes(program))
+        if not known[0] or any(stage.ranks for stage in options.stages):
+            self._spot_checks.note = "ranks meet in each micro-batch"
+        elif (options.amp is not None and options.autocast is None) or options.gradient_norms:
+            self._spot_checks.note = "casts and norms that eager does not make are asked for"
+        elif options.outputs_buffer_size:
+            self._spot_checks.note = "results are handed out in buffers that take turns"
+        elif not fits(known[1]):
+            self._spot_checks.note = "no memory for copies of what the program writes"
+        else:
+            try:
+                return Start.of(replay.leaves, call, [replay])
+            except (MemoryError, torch.OutOfMemoryError):
+                self._spot_checks.note = "no memory for copies of what the program writes"
+        self._spot_checks.put_off(self._cache.hits)
+        return None
+
+    def _spot_check(self, replay: Replay, call: Call, start: Start | None) -> Any:
+        """A call in eager; then its program runs on copies, and must come to the same."""
+        self._cache.bring_home()
+        call, self._signals.torn = call.noted(), ""
+        with self._signals:
+            with ExitStack() as turn:
+                free = turn.enter_context(patching.alone())
+                self._spot_checks.put_off(
+                    self._cache.hits
+                )  # should it raise, another call is looked at
+                ran = self._eagerly(replay, call, patched=free)
+            try:
+                if start is not None and ran.left is not None:
+                    self._judge(replay, call, start, ran.left)
+                elif not self._spot_checks.note:
+                    self._spot_checks.note = "the step was skipped"
+            finally:  # whatever comes of that, Ctrl-C or a warning that is an error
+                if ran.left is not None:
+                    ran.left.came.clear()
+                self._progress.count(replay.serves)
+                if self._optimizers:  # only now: a rate may lie in a tensor that is compared
+                    self._schedulers.step(lambda: ran.loss, list(ran.stepped))
+                self._signals.torn = ""
+                self._cache.hit()
+                self._cache.forget_casts()
+                self._spot_checks.made(replay, self._cache, self._cache.hits)
+        return ran.returned
+
+    # --- in eager ---------------------------------------------------------------------------------
+
+    def _eagerly(self, replay: Replay, call: Call, *, patched: bool) -> Eagerly:
+        options = self.config.options
+        free = [leaf.value for leaf in replay.leaves if leaf.role is Role.FREE]
+        bare = self._own_update and is_bare(call, options) and not list(self._schedulers)
+        if bare and not self._together.takes_part:
+            return self._barely(replay, call, free, patched=patched)
+        with self._scaler_started(), paused():  # a Graph that raises is put back
+            outcome = self._take(self._scan(), call, self._together.takes_part, False, free)
+            stepped = outcome.stepped_of(self._optimizers) if self._optimizers else []
+        if not outcome.stepped or outcome.eager:
+            return Eagerly(outcome.returned, None, outcome.loss, stepped)
+        moved = replay.captured.side_effects.moved
+        left = Left(outcome.returned, moved, outcome.tape.collectives, None, outcome.out_tree)
+        return Eagerly(outcome.returned, left, outcome.loss, stepped)
+
+    def _barely(
+        self, replay: Replay, call: Call, free: list[torch.Tensor], *, patched: bool
+    ) -> Eagerly:
+        """The user's function, with nothing around it that is not eager's."""
+        step = self._step_of(replay)
+        around = self._building(patched=patched), self._opened(False)
+        with around[0], around[1], uncompiled(), self._replicated(step):
+            returned, tree = run_bare(self.build, call, step, ends=True, owned=free)
+        self._signals.torn = CUT_SHORT
+        return Eagerly(
+            returned,
+            Left(returned, replay.captured.side_effects.moved, CollectiveLog(), None, tree),
+        )
+
+    def _step_of(self, replay: Replay) -> Step:
+        """The states of a step: those that the last recorded call had, if they are there still."""
+        known = None if self._last_call is None else self._last_call[0].step
+        if known is not None:
+            now = {id(leaf.value) for leaf in replay.leaves}
+            if all(id(leaf.value) in now for _, leaf in known.tensors()):
+                return known
+        return self._scan()
+
+    # --- comparing --------------------------------------------------------------------------------
+
+    def _judge(self, replay: Replay, call: Call, start: Start, left: Left) -> None:
+        """Compare, and let calls like it go on without what is wrong."""
+        try:
+            wrong = self._wrong(replay, call, start, left)
+        except (ValueMoved, SharedMemory, StepFailed) as other:  # then eager runs the call
+            self._spot_checks.note = f"the program does not serve such a call: {other}"
+            return
+        except (MemoryError, torch.OutOfMemoryError):
+            self._spot_checks.note = "no memory to run the program on copies"
+            return
+        except Exception as error:  # eager has made the step: whatever it is, that stands
+            self._together.explain(error)
+            wrong = Wrong(f"it fails with {type(error).__name__}: {error}", None)
+        if wrong is None:
+            self._spot_checks.confirmed += 1
+            return
+        self._go_on_without(replay, call, wrong)
+
+    def _wrong(self, replay: Replay, call: Call, start: Start, left: Left) -> Wrong | None:
+        begin = start.copied()
+        what = unlike(self._reference(replay), begin, call, left)
+        if what:
+            place = place_of(replay, start, call, what.partition(" differs from eager's")[0])
+            return Wrong(f"{what}{place.what}", place.where, as_recorded=place.as_recorded)
+        if replay.inductor_since is None:
+            return None
+        differs = miscompiled(replay, start, call)
+        return None if differs is None else Wrong(str(differs), differs.where, compiled=True)
+
+    def _reference(self, replay: Replay) -> Replay:
+        """What has to give what eager gives, of a program that may run Inductor's code."""
+        options = self.config.options
+        found = as_eager(replay, options)
+        if found is not replay or replay.inductor_since is None:
+            return found
+        heuristic = replay.cudnn_heuristic
+        options = replace(options, cuda_graph="off", cudnn_heuristic=heuristic)
+        if replay not in self._aten:
+            lower = self._cache.graphs.lower
+            self._aten[replay] = lower(replay.aten_program, "looked at", Target(options))
+        captured = replace(replay.captured, leaves=list(replay.leaves))
+        return Replay(captured, self._aten[replay], options, Calls())
+
+    def _go_on_without(self, replay: Replay, call: Call, wrong: Wrong) -> None:
+        since = self._spot_checks.since(replay)
+        if wrong.compiled and replay.audit is not None:
+            since = min(since, replay.runs - (replay.inductor_since or 0))
+            replay.audit.dropped(wrong.what, replay.runs + 1)
+            replay.stay_on_aten()
+            who, fault = "Compiled code", f"{BY_ATEN} {blame(self.config.options)}"
+        else:
+            why = f"in a later call its program did not compute what eager does: {wrong.what}"
+            self._recordings.distrust(self._key(call), replay, why)
+            who = "A program"
+            fault = f"{IN_EAGER} {MOVED if wrong.as_recorded else blame(self.config.options)}"
+        what = self._recordings.fallback.spelled(wrong.what)
+        calls = "call" if since == 1 else f"{since:,} calls"
+        at = f"\n  at {wrong.where}" if wrong.where is not None else ""
+        warn(
+            f"{who} does not compute what eager does: {what}.{at}\nThis call ran in eager to "
+            f"be compared, and what it gave is eager's; what the last {calls} by this program "
+            f"({replay.serves}) gave may be wrong. {fault}",
+            ConfirmWarning,
+        )

@@ -1,0 +1,177 @@
+"""Programs against the captured one: which node is wrong, which pass brought it, how far it is."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import fx
+
+from ...ir import bits
+from ...ir.each import expanded
+from ...ir.names import optimizer_of
+from ...ir.program import OutputKind, OutputSpec, Program, Signature
+from ...lower import Lowered
+from ...options.options import Options
+from ...passes import Pass, pipeline
+from ...replay.replay import Replay
+from ...replay.switch import compiled_passes
+from .accuracy import Accuracy, result_errors
+from .bisection import Bisection
+from .divergence import Culprit, Divergence, divergence
+from .judge import alike
+from .nodewise import Fault, NodewiseComparison, Reference
+from .rank_agreement import SingleRank, collectives_of
+from .sandbox import ReplaySandbox
+from .trace import Trace, ends_of, region_of, traced
+
+
+def promises_bits(replay: Replay) -> bool:
+    """True where the program gives eager's bits: on the CPU, op by op, after exact passes."""
+    exact = all(record.exact for record in replay.program.history)
+    return exact and not replay.code.regions and not replay.devices - {"cpu"}
+
+
+def passes_of(replay: Replay, options: Options) -> tuple[Pass, ...]:
+    """Those that made the program of ``replay``."""
+    if replay.code.regions:
+        return compiled_passes(replay.captured.program, options)
+    return pipeline(options)
+
+
+class ProgramComparison:
+    """The captured program of a step, and what other programs have in its nodes' places.
+
+    Args:
+        program: the captured one, with ops of each parameter.
+        exact: values are compared to the bit.
+        ranks: who decides how often programs run.
+    """
+
+    def __init__(
+        self, program: Program, sandbox: ReplaySandbox, ranks: SingleRank, *, exact: bool
+    ) -> None:
+        self.program = program
+        self._sandbox = sandbox
+        self._ranks = ranks
+        self._exact = exact
+        self._reference: Reference | None = None
+
+    def fault_of(
+        self, program: Program, outputs: Sequence[OutputSpec] = (), *, in_place: bool = False
+    ) -> Divergence | None:
+        """The first value of ``program`` that its inputs do not explain; None for none."""
+        outputs = outputs or program.signature.outputs
+        reference = self._known(float64=not self._exact)
+        with self._sandbox.values(program.signature) as values:
+            trace = traced(program, outputs, values, in_place=in_place)
+            states = _states(program.signature, values) if in_place else {}
+            ends = _without_skipped(ends_of(trace, outputs, states))
+            forced = NodewiseComparison(reference, trace.seen, ends, exact=self._exact)
+            faults = forced.faults()
+            fault = next(faults, None)
+            if not self._ranks.is_single:
+                deque(faults, maxlen=0)  # the other ranks go on to the end
+        return None if fault is None else _divergence_of(fault, program, trace, exact=self._exact)
+
+    def culprit(self, passes: Sequence[Pass], options: Options) -> Culprit | None:
+        """The pass and the edit that brought the fault; None when the passes did not."""
+        captured = self._sandbox.captured
+        start = expanded(captured) if self._sandbox.is_compiled else captured
+        return Bisection(start, passes, options.passes, self._is_wrong, self._ranks).culprit()
+
+    def accuracy(self, executable: Lowered, found: Divergence | None) -> Accuracy:
+        """How far what ``executable`` gives is from float64, beside eager's results."""
+        reference = self._known(float64=True)
+        with self._sandbox.values(executable.signature) as values:
+            results = executable.function(values)
+            graph = dict(zip(executable.outputs, results, strict=True))
+            graph = {**_states(executable.signature, values), **graph}
+        exact, eager = reference.ends(reference.exact), reference.ends(reference.low)
+        written = _without_skipped({**exact, **graph})
+        errors = result_errors({o: v for o, v in exact.items() if o in written}, graph, eager)
+        return Accuracy(errors, found, tuple(reference.fallbacks.items()))
+
+    def _is_wrong(self, program: Program) -> bool:
+        """Whether it is on some rank."""
+        program = expanded(program)
+        if not self._ranks.is_single and not self._ranks.alike(collectives_of(program)):
+            return True  # the ranks would not meet
+        if not self._ranks.any(self.fault_of(program) is not None):
+            return False
+        if not self._exact:
+            return True
+        reference = self._known(float64=False)
+        expected = reference.ends(reference.low)
+        with self._sandbox.values(program.signature) as values:
+            returned = program.gm(*values)
+            ends = dict(zip(program.signature.outputs, returned, strict=True))
+            wrong = any(not bits.same(ends.get(out), value) for out, value in expected.items())
+        return self._ranks.any(wrong)
+
+    def _known(self, *, float64: bool) -> Reference:
+        known = self._reference
+        if known is None or (float64 and not known.exact):
+            with self._sandbox.values(self.program.signature) as values:
+                known = Reference.of(self.program, values, float64=float64)
+            self._reference = known
+        return known
+
+
+def _states(signature: Signature, values: Sequence[Any]) -> dict[OutputSpec, Any]:
+    """What the inputs hold, as the new values of states."""
+    pairs = zip(signature.inputs, values, strict=True)
+    return {OutputSpec(OutputKind.UPDATE, spec.fqn): value for spec, value in pairs}
+
+
+def _without_skipped(ends: Mapping[OutputSpec, Any]) -> dict[OutputSpec, Any]:
+    """Without the states of optimizers that a grad scaler keeps from stepping."""
+    flags = ((out, value) for out, value in ends.items() if out.kind is OutputKind.SKIP)
+    skipped = {out.target for out, value in flags if bool(value)}
+    return {
+        out: value
+        for out, value in ends.items()
+        if out.kind is not OutputKind.UPDATE or optimizer_of(out.target) not in skipped
+    }
+
+
+def _divergence_of(fault: Fault, program: Program, trace: Trace, *, exact: bool) -> Divergence:
+    """In terms of ``program``: the node that computes what is wrong."""
+    made = _made_argument(fault, trace, exact=exact)
+    if made is not None:
+        return made
+    node, region = fault.seen.node, fault.seen.region
+    if fault.ends:
+        pairs = zip(program.signature.outputs, program.results, strict=False)
+        node = next((value for out, value in pairs if out == fault.ends[0]), None)
+    compiled = region_of(node) if isinstance(node, fx.Node) else None
+    if compiled is not None:
+        node, region = None, compiled.__name__
+    if isinstance(node, fx.Node) and node.target is operator.getitem:
+        source = node.args[0]
+        node = source if isinstance(source, fx.Node) else node
+    if fault.ends and isinstance(node, fx.Node) and node in trace.others:
+        return divergence(node, fault.expected, fault.seen.value)
+    if not isinstance(node, fx.Node) or node.op == "placeholder":
+        node = fault.captured
+    found = divergence(node, fault.expected, fault.seen.value)
+    allowed = 0.0 if exact else fault.allowed
+    return replace(found, region=region, error=fault.error, explained=allowed)
+
+
+def _made_argument(fault: Fault, trace: Trace, *, exact: bool) -> Divergence | None:
+    """A node of a pass that the wrong node reads, which is no more what the node should read."""
+    reader = fault.seen.node
+    if reader is None or fault.ends:
+        return None
+    if reader.target is operator.getitem and isinstance(reader.args[0], fx.Node):
+        return None
+    for argument, expected in zip(reader.args, fault.given, strict=False):
+        if isinstance(argument, fx.Node) and argument in trace.others:
+            got = trace.others[argument]
+            if not alike(got, expected, exact=exact):
+                return divergence(argument, expected, got)
+    return None

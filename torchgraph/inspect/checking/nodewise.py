@@ -1,0 +1,267 @@
+"""Follows a captured program with the values that another program had on the way.
+
+Each captured node is computed from what the other program has in the place of its inputs, and
+compared with what that has in its own place. So an error shows where it is made: whatever came in
+with the inputs, the right op would have carried on, too. A captured node that the other program
+has no value for is computed in between, for the next that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...ir.program import OutputKind, OutputSpec, Program
+from ..ops import base_name, wait_for_collective
+from .float64 import Float64Runner, RngStates, each, like, to_float64
+from .judge import ExpectedValue, errors, is_right
+from .trace import Seen
+
+_UNSET = ("empty", "new_empty")
+"""Ops whose results hold whatever was there."""
+
+
+@dataclass
+class Fault:
+    """A value that its inputs do not explain."""
+
+    captured: fx.Node
+    seen: Seen
+    """What the other program has there."""
+    expected: Any
+    """What the captured node gives for the same inputs, in the program's dtype."""
+    error: float
+    """How far it is from that in float64."""
+    allowed: float
+    """How far rounding would bring it at most."""
+    given: tuple[Any, ...] = ()
+    """The arguments of the captured node."""
+    ends: tuple[OutputSpec, ...] = ()
+    """Outputs that hold it though no node does."""
+
+
+@dataclass
+class Reference:
+    """The captured program as eager ran it, and with nothing rounded."""
+
+    program: Program
+    low: dict[fx.Node, Any] = field(default_factory=dict)
+    """Each value as eager has it."""
+    exact: dict[fx.Node, Any] = field(default_factory=dict)
+    """Each value along a chain in float64."""
+    draws: RngStates = field(default_factory=RngStates)
+    fallbacks: dict[str, str] = field(default_factory=dict)
+    """Op -> why it ran in its own dtype all the same."""
+
+    @classmethod
+    def of(cls, program: Program, values: Sequence[Any], *, float64: bool) -> Reference:
+        """Run ``program`` over values, and along with it in float64 where ``float64``."""
+        found = cls(program)
+        runner = Float64Runner(found.draws)
+        found.fallbacks = runner.fallbacks
+        for node in _start(program, values, found.low):
+            found.draws.note(node)
+            args, kwargs = _given(node, found.low)
+            low = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
+            found.low[node] = wait_for_collective(node, low)
+        if float64:
+            _run_in_float64(found, runner)
+        return found
+
+    def ends(self, values: Mapping[fx.Node, Any]) -> dict[OutputSpec, Any]:
+        """Each output among ``values``."""
+        return {out: _argument(node, values) for out, node in self.program.returns()}
+
+
+def _start(program: Program, values: Sequence[Any], into: dict[fx.Node, Any]) -> Iterator[fx.Node]:
+    """The calls of a program, after its inputs; constants are there when their turn comes."""
+    into.update(zip(program.placeholders, values, strict=True))
+    for node in program.nodes:
+        if node.op == "get_attr":
+            into[node] = _constant(program.gm, str(node.target))
+        elif node.op == "call_function":
+            yield node
+
+
+def _constant(gm: fx.GraphModule, path: str) -> Any:
+    found: Any = gm
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _run_in_float64(found: Reference, runner: Float64Runner) -> None:
+    for node in found.program.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            found.exact[node] = to_float64(found.low[node])
+        elif node.op == "call_function":
+            found.exact[node] = _float64(node, found.exact, found.low, runner)
+
+
+def _float64(
+    node: fx.Node, values: Mapping[fx.Node, Any], low: Mapping[fx.Node, Any], runner: Float64Runner
+) -> Any:
+    """What ``node`` gives in float64; what is no float is as it was in the step."""
+    if low[node] is None:
+        return None
+    args, kwargs = _given(node, values)
+    value = runner.run(node, args, kwargs, *_given(node, low))
+    return _decided(value, low[node])
+
+
+def _decided(value: Any, low: Any) -> Any:
+    """Masks and indices are decisions, which are taken as the program took them."""
+    if isinstance(value, (list, tuple)) and isinstance(low, (list, tuple)):
+        return each(value, map(_decided, value, low))
+    if isinstance(low, torch.Tensor) and not (low.is_floating_point() or low.is_complex()):
+        return low
+    return value
+
+
+def _given(node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return _argument(node.args, values), _argument(dict(node.kwargs), values)
+
+
+def _argument(argument: Any, values: Mapping[fx.Node, Any]) -> Any:
+    return fx.map_arg(argument, values.__getitem__)
+
+
+class NodewiseComparison:
+    """Judges the values of one other program.
+
+    Args:
+        exact: the values must be equal to the last bit; nothing runs in float64.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        seen: Mapping[str, Seen],
+        ends: Mapping[OutputSpec, Any],
+        *,
+        exact: bool,
+    ) -> None:
+        self._reference = reference
+        self._seen = seen
+        self._exact = exact
+        self._float64 = Float64Runner(reference.draws)
+        self._noise = torch.Generator().manual_seed(0)
+        self._native: dict[fx.Node, Any] = {}
+        self._chains: dict[str, dict[fx.Node, Any]] = (
+            {} if exact else {"float64": {}, "perturbed": {}, "eager": {}}
+        )
+        self._ends: dict[fx.Node, list[OutputSpec]] = {}
+        self._end_values = ends
+        for out, node in reference.program.returns():
+            if isinstance(node, fx.Node) and out in ends and out.kind is not OutputKind.SKIP:
+                self._ends.setdefault(node, []).append(out)
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong, in the order of the captured program."""
+        for node in self._reference.program.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._enter(node, self._reference.low[node])
+                yield from self._at_ends(node, self._reference.low[node])
+            elif node.op == "call_function":
+                yield from self._step(node)
+
+    def _step(self, node: fx.Node) -> Iterator[Fault]:
+        low = self._reference.low[node]
+        if low is None:
+            self._enter(node, None)
+            return
+        found = self._stretch(node)
+        native = found.native if isinstance(found, ExpectedValue) else found
+        seen = self._seen.get(node.name)
+        judged = seen is not None and isinstance(seen.value, (torch.Tensor, bool, int, float))
+        unset = base_name(node.target).startswith(_UNSET)
+        if seen is None or not judged:
+            self._take(node, found)
+        else:
+            if not unset and not is_right(seen.value, found, exact=self._exact):
+                yield self._fault(node, seen, found)
+            self._enter(node, like(seen.value, native))
+        if not unset:
+            yield from self._at_ends(node, found)
+
+    def _stretch(self, node: fx.Node) -> Any:
+        args, kwargs = _given(node, self._native)
+        with self._reference.draws.again(node):
+            native = wait_for_collective(node, node.target(*args, **kwargs))  # type: ignore[operator]  # an op
+        if self._exact:
+            return native
+        found = {
+            name: self._float64.run(node, *_given(node, chain), args, kwargs)
+            for name, chain in self._chains.items()
+        }
+        decided = {name: _decided(value, native) for name, value in found.items()}
+        return ExpectedValue(
+            native,
+            decided["float64"],
+            decided["perturbed"],
+            self._reference.low[node],
+            found["eager"],
+        )
+
+    def _take(self, node: fx.Node, found: Any) -> None:
+        """Go on with what was computed here."""
+        if not isinstance(found, ExpectedValue):
+            self._native[node] = found
+            return
+        self._native[node] = found.native
+        self._chains["float64"][node] = found.float64
+        self._chains["perturbed"][node] = self._perturbed(found.perturbed, found.native)
+        self._chains["eager"][node] = _decided(found.eager_float64, self._reference.low[node])
+
+    def _enter(self, node: fx.Node, value: Any) -> None:
+        """Go on with what the other program has, and eager at the same place."""
+        self._native[node] = value
+        if self._exact:
+            return
+        self._chains["float64"][node] = to_float64(value)
+        self._chains["perturbed"][node] = self._perturbed(to_float64(value), value)
+        self._chains["eager"][node] = to_float64(self._reference.low[node])
+
+    def _perturbed(self, value: Any, native: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            if not isinstance(native, (list, tuple)):
+                return value
+            return each(value, map(self._perturbed, value, native))
+        if not isinstance(value, torch.Tensor) or not isinstance(native, torch.Tensor):
+            return value
+        if value.dtype is not torch.float64 or not native.is_floating_point():
+            return value
+        noise = torch.rand(value.shape, dtype=torch.float64, generator=self._noise)
+        factor = noise.mul_(2).sub_(1).mul_(torch.finfo(native.dtype).eps).add_(1)
+        return value * factor.to(value.device)
+
+    def _at_ends(self, node: fx.Node, found: Any) -> Iterator[Fault]:
+        wrong = [
+            out
+            for out in self._ends.get(node, ())
+            if not is_right(self._end_values[out], found, exact=self._exact)
+            and not self._holds(node, self._end_values[out])
+        ]
+        if wrong:
+            seen = Seen(self._end_values[wrong[0]], None)
+            fault = self._fault(node, seen, found)
+            fault.ends = tuple(wrong)
+            yield fault
+
+    def _holds(self, node: fx.Node, value: Any) -> bool:
+        """True when the other program has this value at the node, which was judged there."""
+        seen = self._seen.get(node.name)
+        return seen is not None and is_right(value, seen.value, exact=True)
+
+    def _fault(self, node: fx.Node, seen: Seen, found: Any) -> Fault:
+        given = _argument(node.args, self._native) if node.op == "call_function" else ()
+        if isinstance(found, ExpectedValue):
+            own, allowed = errors(seen.value, found)
+            return Fault(node, seen, found.native, own, allowed, given)
+        float64 = to_float64(found)
+        own, _ = errors(seen.value, ExpectedValue(found, float64, float64, found, float64))
+        return Fault(node, seen, found, own, 0.0, given)

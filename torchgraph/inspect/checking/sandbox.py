@@ -1,0 +1,75 @@
+"""Runs programs of one replay on copies of the live values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...ir.names import optimizer_of
+from ...ir.program import OutputKind, OutputSpec, Program, Signature
+from ...live.inputs import Call
+from ...live.step import Step
+from ...replay.replay import Replay
+from ..eager import GENERATOR, inputs_of
+
+
+class ReplaySandbox:
+    """What a program takes, as often as needed, and what it leaves by name."""
+
+    def __init__(self, replay: Replay, call: Call, step: Step) -> None:
+        self._replay = replay
+        self._call = replay.captured.side_effects.extended(call)
+        self._returned = len(replay.captured.out_tree.names)
+        self._statics: dict[str, Any] = {static.fqn: static.value for static in step.statics}
+
+    @property
+    def captured(self) -> Program:
+        """The program before its passes."""
+        return self._replay.captured.program
+
+    @property
+    def is_compiled(self) -> bool:
+        """True where Inductor's code runs."""
+        return bool(self._replay.code.regions)
+
+    @contextmanager
+    def values(self, signature: Signature) -> Iterator[list[Any]]:
+        """Copies of what a program takes; draws in the block are forgotten."""
+        values = inputs_of(self._replay.leaves, self._call.tensors)
+        by_fqn = {leaf.fqn: value for leaf, value in zip(self._replay.leaves, values, strict=True)}
+        for spec in signature.inputs[len(values) :]:  # casts that are kept between calls
+            if spec.derived_from is not None and spec.meta is not None:
+                values.append(by_fqn[spec.derived_from].to(spec.meta.dtype))
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        devices = list(range(torch.cuda.device_count())) if cuda else []
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
+            yield values
+
+    def run(
+        self,
+        function: Callable[[Sequence[object]], Sequence[Any]],
+        outputs: Sequence[OutputSpec],
+        signature: Signature,
+    ) -> dict[str, object]:
+        """What a step returns and every state after it, by name."""
+        leaves = self._replay.leaves
+        with self.values(signature) as values:
+            returned = function(values)
+            generator = torch.get_rng_state()
+        pairs = list(zip(outputs, returned, strict=True))
+        skipped = {o.target for o, v in pairs if o.kind is OutputKind.SKIP and v.item()}
+        ends = {
+            out.target: value
+            for out, value in pairs
+            if out.kind is OutputKind.UPDATE
+            and not out.target.startswith("derived.")
+            and optimizer_of(out.target) not in skipped
+        }
+        users = [(out, value) for out, value in pairs if out.kind is OutputKind.USER]
+        found = {f"output{out.target}": value for out, value in users[: self._returned]}
+        found.update(self._statics)
+        found.update((leaf.fqn, value) for leaf, value in zip(leaves, values, strict=False))
+        return {**found, **ends, GENERATOR: generator}

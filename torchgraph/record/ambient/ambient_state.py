@@ -1,0 +1,132 @@
+"""All that one recording asks of the process: guards, reasons for eager, what replays leave out.
+
+What was asked for is asked again before each call. What the step itself leaves otherwise, and what
+is another at each call, keeps it in eager.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from ... import environment
+from ..._torch.listening import is_listening
+from ...errors import SourceLine
+from ...guards import Name
+from ...live.inputs import Call
+from ...reasons import Because, Reason
+from ..ops.generators import without_python_draws
+from ..ops.recorder import Recorder
+from ..reads.names import NameWatch
+from ..tape.trail import Trail
+from . import settings
+from .files import Files
+from .log_lines import only_logs, runs_log
+from .logs import Logs
+from .reachable import Reached, line
+
+_DRAWN = "{what}{at}: draw or read before the call, and pass what comes of it"
+_CLOCK = (
+    "the step asks {what}{at}, which gives another value at each call: ask outside of the step, "
+    "and pass what it decides as an argument"
+)
+_MOVED = (
+    "the step leaves {what} otherwise than it was{at}: set it before the call, or set it back in "
+    "the step"
+)
+
+
+class Said(NamedTuple):
+    """Something that no replay does: a line that logs, a function that it does not call."""
+
+    what: str
+    where: SourceLine | None
+
+    def __str__(self) -> str:
+        return f"{self.what} (at {self.where})" if self.where else self.what
+
+
+class LeftOut(NamedTuple):
+    """What no replay does."""
+
+    logs: Sequence[Said] = ()
+    """Lines that log."""
+    unknown: Sequence[Said] = ()
+    """Functions in C that were reached, and that nobody knows."""
+
+
+class AmbientState:
+    """What one recording asks.
+
+    Args:
+        names: what the step reads by name; tells of each value that it leads to.
+        trail: where the step is.
+    """
+
+    def __init__(self, names: NameWatch, trail: Trail) -> None:
+        self.reached = Reached()
+        names.frames.passes_over, trail.only_logs = only_logs, runs_log
+        self._drawing = names.frames.drawing
+        names.follow.meet, names.follow.made = self.reached.meet, self.reached.made
+
+    @contextmanager
+    def active(self, recorder: Recorder, call: Call) -> Iterator[None]:
+        """Hear what the block asks, and where it draws.
+
+        Raises:
+            RandomStateTouched: it draws as no program can.
+        """
+        self.reached.settings = {one.words: one.ask() for one in settings.settings()}
+        for value in (*call.args, *call.kwargs.values()):
+            self.reached.meet(value, None)
+        with ExitStack() as stack:
+            stack.enter_context(without_python_draws(self._drawing, recorder))
+            stack.enter_context(environment.heard(self._variable, self._variables))
+            stack.enter_context(Files(self.reached).observed())
+            stack.enter_context(Logs(self.reached).observed())
+            yield
+            recorder.draws.finish()
+        self._left(recorder)
+
+    def _left(self, recorder: Recorder) -> None:
+        """What is otherwise now than the step found it."""
+        reached = self.reached
+        before = reached.settings
+        changed = (one.words for one in settings.settings() if one.ask() != before[one.words])
+        moved = next(((words, None) for words in changed), None) or reached.moved()
+        for found, says, lenient in (
+            (reached.drawn(), _DRAWN, True),
+            (reached.clock, _CLOCK, True),
+            (moved, _MOVED, False),
+        ):
+            if found is not None:
+                what, where = found
+                why = says.format(what=what, at=f" (at {where})" if where else "")
+                because = Because(Reason.PROCESS, why)
+                recorder.give_up(because, lenient=lenient, passing=not lenient)
+        reached.guard_states()
+
+    def names(self) -> list[Name]:
+        """The guards that ask again."""
+        return list(self.reached.answers.values())
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What no replay does."""
+        logs, unknown = self.reached.logs, self.reached.unknown
+        return LeftOut([Said(*one) for one in logs], [Said(*one) for one in unknown.items()])
+
+    # --- what is heard ----------------------------------------------------------------------------
+
+    def _variable(self, name: str) -> None:
+        ask = functools.partial(environment.variable, name)
+        self._ask(("variable", name), f"the variable {name} of the environment", ask)
+
+    def _variables(self) -> None:
+        self._ask(("variables",), "the environment", environment.variables)
+
+    def _ask(self, key: tuple[object, ...], words: str, ask: Callable[[], object]) -> None:
+        if is_listening():
+            self.reached.ask(key, words, ask, line())

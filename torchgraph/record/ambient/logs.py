@@ -1,0 +1,98 @@
+"""What a step logs: prints, loggers, writers of scalars, progress bars. Replays do not repeat it.
+
+While a step is recorded, what logs runs as eager runs it, and nothing that it reads counts: neither
+the numbers that it is given, nor where a progress bar stands.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from ..._torch.listening import is_listening, not_listening
+from ...guards import stands_in
+from ...live.logs import CLASSES
+from .reachable import Reached, line
+
+_FUNCTIONS = (
+    ("wandb", ("log",)),
+    ("mlflow", ("log_metric", "log_metrics")),
+    ("torch", ("save",)),
+)
+
+
+class Logs:
+    """What one recording hears of logs."""
+
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
+        self._thread = threading.get_ident()
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Hear of the block, in this thread."""
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(builtins, "print", self._own("print()", print)))
+            for holder, name, words in _found():
+                theirs = vars(holder)[name]
+                if isinstance(theirs, (staticmethod, classmethod)):
+                    ours: object = type(theirs)(self._own(words, theirs.__func__))
+                else:
+                    ours = self._own(words, theirs)
+                    if isinstance(holder, type):
+                        ours = stands_in(ours, holder, name)
+                stack.enter_context(mock.patch.object(holder, name, ours))
+            yield
+
+    def _own(self, words: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(theirs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread or not is_listening():
+                return theirs(*args, **kwargs)
+            self._reached.log(words, line())
+            with not_listening():
+                return theirs(*args, **kwargs)
+
+        return call
+
+
+_LEVELS = ("debug", "info", "warning", "error", "critical", "log")
+
+
+def is_log(holder: object, name: str) -> bool:
+    """True for a method that hands what it is given to a log."""
+    if isinstance(holder, logging.Logger):
+        return name in _LEVELS
+    if isinstance(holder, ModuleType):
+        return (holder.__name__, name) in {(m, one) for m, names in _FUNCTIONS for one in names}
+    for module, kind, methods in CLASSES:
+        cls = getattr(sys.modules.get(module), kind, None)
+        if isinstance(cls, type) and isinstance(holder, cls):
+            return name in methods or (not methods and name.startswith("add_"))
+    return False
+
+
+def _found() -> Iterator[tuple[Any, str, str]]:
+    """(holder, name, words) of what logs, of the packages that are loaded."""
+    for module, name, methods in CLASSES:
+        cls = getattr(sys.modules.get(module), name, None)
+        if cls is None:
+            continue
+        named = methods or [one for one in vars(cls) if one.startswith("add_") or one == "flush"]
+        for method in named:
+            if method in vars(cls):
+                words = "a logger" if cls is logging.Logger else f"{name}.{method}()"
+                yield cls, method, words
+    for module, names in _FUNCTIONS:
+        for one in names:
+            held = sys.modules.get(module)
+            if held is not None and one in vars(held):
+                yield held, one, f"{module}.{one}()"

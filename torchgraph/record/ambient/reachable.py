@@ -1,0 +1,396 @@
+"""What the names of a step lead to that can be asked: generators, context variables, settings.
+
+Whatever is reached counts as called: a function in a list, in a `functools.partial`, behind an
+iterator of C. A step that goes by an answer holds for this answer alone. A question stands in the
+guards as a `Name` does that leads to a place: it begins at the question, and leads to its answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import operator
+import random
+import sys
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, NamedTuple
+
+import torch
+
+from ..._torch.listening import not_listening
+from ..._torch.tensors import address_of
+from ...errors import SourceLine, user_frames
+from ...guards import ABSENT, Name
+from ...guards.aspects import Same, cache_of, count, is_generator, look, shown
+from ...guards.names import Answering, By, Path
+from ..chains.inside import values_in
+from ..chains.resolve import is_library_file
+from . import functions, settings
+
+_CACHED = type(functools.lru_cache(len))
+_RESULTS = 64
+"""Results of a cached function that are told apart."""
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
+_ITERATES: tuple[type, ...] = (type(iter(list, 0)), map, filter, zip, enumerate)
+_HOLDS = (functools.partial, operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_PARTS, _DEEP = 64, 3
+"""Items of a container that are met, and containers in containers."""
+_FUNCTIONS = (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    ClassMethodDescriptorType,
+)
+_ANSWER: Path = ((By.SLOT, "answer"),)
+"""The path from a question to its answer."""
+_DEPTH = 12
+"""Lines of libraries behind which the user's line is looked for."""
+_Meets = Callable[["Reached", Any, "SourceLine | None", int], None]
+
+
+class _Question(Answering):
+    """One thing that can be asked at any time; asking changes nothing.
+
+    Args:
+        ask: gives the answer: plain values, or containers of them.
+    """
+
+    __slots__ = ("__weakref__", "_ask")
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+        self.goes_by = ask.cache if isinstance(ask, _Refills) else None
+
+    @property
+    def answer(self) -> object:
+        """What it is at this moment."""
+        return self._ask()
+
+
+_asked: weakref.WeakValueDictionary[Hashable, _Question] = weakref.WeakValueDictionary()
+
+
+def _question(key: Hashable, ask: Callable[[], object]) -> _Question:
+    """The question of this key: one and the same as long as somebody holds it."""
+    found = _asked.get(key)
+    if found is None:
+        found = _asked[key] = _Question(ask)
+    return found
+
+
+class _Moving(NamedTuple):
+    """A generator or a file that the step may move on."""
+
+    value: Any
+    state: Callable[[Any], object]
+    before: object
+    """Its state when it was met."""
+    words: str
+    """What the step does where that is another one afterwards."""
+    where: SourceLine | None
+
+
+class Reached:
+    """What one recording has reached."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Hashable, Name] = {}
+        """The guards that ask again."""
+        self.settings: dict[str, object] = {}
+        """By their words, settings as they were when the step began: so calls will ask for them."""
+        self._moving: dict[int, _Moving] = {}
+        """By identity, generators and files that are read."""
+        self.opened: set[object] = set()
+        """Paths that the step has opened itself."""
+        self.logs: dict[tuple[str, SourceLine | None], None] = {}
+        """What logs, in its order."""
+        self.clock: tuple[str, SourceLine | None] | None = None
+        """The first clock."""
+        self.unknown: dict[str, SourceLine | None] = {}
+        """Code in C that nobody knows."""
+        self._seeds = False
+        """True once something was reached that gives a generator another state."""
+        self._made: dict[int, Same] = {}
+        """Generators and files that the step has made: each call makes them alike."""
+        self._is_made = False
+        self._kinds: dict[type, _Meets | None] = {}
+
+    def meet(self, value: Any, where: SourceLine | None, level: int = 0) -> None:
+        """A name leads to it, and the line runs next."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return
+        try:
+            meets = self._kinds[kind]
+        except KeyError:
+            meets = self._kinds[kind] = _meets_of(kind)
+        if meets is not None:
+            meets(self, value, where, level)
+
+    def made(self, value: Any, where: SourceLine | None) -> None:
+        """A variable of a function that runs holds it, to which no other name has led."""
+        self._is_made = True
+        try:
+            self.meet(value, where)
+        finally:
+            self._is_made = False
+
+    def ask(
+        self,
+        key: Hashable,
+        words: str,
+        ask: Callable[[], Any],
+        where: SourceLine | None,
+        before: object = None,
+    ) -> None:
+        """The step goes by this answer: ``before``, where it was asked already."""
+        one = _question(key, ask)
+        if key not in self.answers:
+            value = self.settings.get(words, one.answer) if before is None else before
+            found = look(value), shown(value), where
+            self.answers[key] = Name(words, lambda: one, _ANSWER, True, *found)
+
+    def log(self, what: str, where: SourceLine | None) -> None:
+        """Something is written that no replay writes."""
+        self.logs.setdefault((what, where))
+
+    def asks_clock(self, what: str, where: SourceLine | None) -> None:
+        """A function is called that gives another value at each call."""
+        self.clock = self.clock or (what, where)
+
+    def moved(self) -> tuple[str, SourceLine | None] | None:
+        """The first thing that the step itself has left otherwise."""
+        moved = (name for name in self.answers.values() if not name.holds())
+        return next(((name.shown, name.where) for name in moved), None)
+
+    def drawn(self) -> tuple[str, SourceLine | None] | None:
+        """The first generator that was moved, or file that was read on."""
+        for one in self._moving.values():
+            if not _is_of_all(one.value) and one.state(one.value) != one.before:
+                return one.words, one.where
+        return None
+
+    def guard_states(self) -> None:
+        """Where states are set, the one that the step starts from counts."""
+        for key, one in self._moving.items() if self._seeds else ():
+            if one.state is _state:
+                words = f"the state of a {type(one.value).__name__}"
+                ask = functools.partial(_state, one.value)
+                self.ask(("state", key), words, ask, one.where, one.before)
+
+    # --- by kind ----------------------------------------------------------------------------------
+
+    def _parts(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if level < _DEEP and count(value) <= _PARTS:  # none of the user's code runs for it
+            for item in values_in(value):
+                self.meet(item, where, level + 1)
+        if isinstance(value, defaultdict):
+            self.meet(value.default_factory, where, level + 1)
+
+    def _reduced(self, value: object, where: SourceLine | None, level: int) -> None:
+        for part in functions.parts_of(value) if level < _DEEP else ():
+            self.meet(part, where, level + 1)
+
+    def _generator(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if isinstance(value, random.SystemRandom):
+            self.asks_clock("random.SystemRandom()", where)
+        elif self._is_new(value) and not _is_default(value) and _state(value) is not None:
+            words = f"the step draws from a {type(value).__name__} of its own"
+            self._moving[id(value)] = _Moving(value, _state, _state(value), words, where)
+            if isinstance(value, torch.Generator):
+                self.ask(("seed", id(value)), "initial_seed()", value.initial_seed, where)
+
+    def _is_new(self, value: object) -> bool:
+        """True for what was met for the first time, and is not of the step's own making."""
+        known = self._made.get(id(value))
+        if id(value) in self._moving or (known is not None and known() is value):
+            return False
+        if self._is_made:
+            self._made[id(value)] = Same(value)
+        return not self._is_made
+
+    def _context(self, value: ContextVar[Any], where: SourceLine | None, level: int) -> None:
+        ask = functools.partial(_content, value)
+        self.ask(("context", id(value)), f"the context variable {value.name}", ask, where)
+
+    def _weak(self, value: Any, where: SourceLine | None, level: int) -> None:
+        ask = functools.partial(_weakly_held, weakref.ref(value))
+        self.ask(("weak", Same(value)), f"what a {type(value).__name__} holds", ask, where)
+
+    def _cached(self, value: Any, where: SourceLine | None, level: int) -> None:
+        named = getattr(value, "__qualname__", type(value.__wrapped__).__qualname__)
+        words = f"the cache of {named}"
+        self.ask(("cache", Same(value)), words, _Refills(value), where)
+        self.meet(value.__wrapped__, where, level + 1)
+
+    def _method(self, value: Any, where: SourceLine | None, level: int) -> None:
+        self.meet(value.__func__, where, level)
+        self.meet(value.__self__, where, level + 1)
+
+    def _function(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if (known := functions.clocks().get(id(value))) is not None:
+            self.asks_clock(known[1], where)
+        elif self._known(value, where):
+            pass
+        elif functions.sets_a_generator(value):
+            self._seeds = True
+        elif not isinstance(value, FunctionType):
+            self._foreign(value, where, level)
+        owner = getattr(value, "__self__", None)
+        if owner is not None and not isinstance(owner, (ModuleType, type)):
+            self.meet(owner, where, level + 1)
+
+    def _known(self, value: object, where: SourceLine | None) -> bool:
+        """Ask what a function or class goes by of which that is known; False for others."""
+        found = settings.functions().get(id(value))
+        if found is not None:
+            _, words, ask = found
+            self.ask(("setting", words), words, ask, where)
+        return found is not None
+
+    def _foreign(self, value: object, where: SourceLine | None, level: int) -> None:
+        if functions.is_unknown(value):
+            self.unknown.setdefault(functions.words_for(value), where)
+
+    def _settings(self, value: object, where: SourceLine | None, level: int) -> None:
+        if (found := settings.read_by(value)) is not None:
+            words, ask = found
+            self.ask(("switches", words), words, ask, where)
+
+    def _class(self, value: Any, where: SourceLine | None, level: int) -> None:
+        self._settings(value, where, level)
+        self._known(value, where)
+        self._foreign(value, where, level)
+
+    def _file(self, value: Any, where: SourceLine | None, level: int) -> None:
+        if value.closed:
+            return
+        if value.writable():
+            self.log("a file is written", where)
+        elif self._is_new(value) and getattr(value, "name", "") not in self.opened:
+            words = "the step reads on in an open file"
+            self._moving[id(value)] = _Moving(value, _position, _position(value), words, where)
+
+
+def line() -> SourceLine | None:
+    """The innermost line that runs now and is of no library, Python's own included."""
+    found = user_frames(_DEPTH, sys._getframe(1))
+    return next((one for one in found if not is_library_file(one.filename)), None)
+
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype})
+_BY_TYPE: tuple[tuple[tuple[type, ...], _Meets], ...] = (
+    ((ContextVar,), Reached._context),
+    ((_CACHED,), Reached._cached),
+    (_HOLDS, Reached._reduced),
+    (_ITERATES, Reached._reduced),
+    ((MethodType,), Reached._method),
+    (_FUNCTIONS, Reached._function),
+    ((ModuleType,), Reached._settings),
+    ((type,), Reached._class),
+    ((io.IOBase,), Reached._file),
+    ((torch.Generator, random.Random), Reached._generator),
+    (
+        (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
+        Reached._weak,
+    ),
+    (_CONTAINERS, Reached._parts),
+)
+
+
+def _meets_of(kind: type) -> _Meets | None:
+    """What is done about objects of a class; None: nothing."""
+    if issubclass(kind, (torch.Tensor, torch.nn.Module)):
+        return None
+    for kinds, meets in _BY_TYPE:
+        if issubclass(kind, kinds):
+            return meets
+    module = str(kind.__module__)
+    if module.startswith(("torch.backends", "torch.distributions")):
+        return Reached._settings
+    if kind.__name__ in ("cython_function_or_method", "instancemethod", "nb_func", "nb_method"):
+        return Reached._function
+    if module.startswith("numpy.random"):
+        return Reached._generator
+    return Reached._foreign if functions.is_foreign(module) else None
+
+
+class _Refills:
+    """How often the cache of a function was filled again, as far as anybody can see.
+
+    A cache that was cleared and filled again has as many entries: fewer hits, or other results.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function, self._hits, self._cleared = weakref.ref(function), 0, 0
+        self.cache = cache_of(function)
+        """Its dict, which changes whenever it is filled; None where that is not known."""
+
+    def __call__(self) -> object:
+        function = self._function()
+        if function is None:
+            return None
+        info = function.cache_info()
+        self._cleared += info.hits < self._hits
+        self._hits = info.hits
+        held = self.cache or {}
+        results = tuple(map(id, held.values())) if len(held) <= _RESULTS else ()
+        return self._cleared, info.misses, info.currsize, results
+
+
+def _content(variable: ContextVar[Any]) -> object:
+    try:
+        return variable.get()
+    except LookupError:
+        return ABSENT
+
+
+def _weakly_held(found: weakref.ref[Any]) -> object:
+    """The contents of a weak container; None where it is gone."""
+    container = found()
+    if isinstance(container, weakref.WeakSet):
+        return set(container)
+    return None if container is None else dict(container.items())
+
+
+def _state(generator: Any) -> object:
+    if isinstance(generator, torch.Generator):
+        with not_listening():
+            return bytes(generator.get_state().tolist())
+    if is_generator(generator):
+        return look(generator)
+    state = getattr(generator, "state", None)  # of a bit generator
+    return None if state is None else repr(state)
+
+
+def _is_of_all(generator: object) -> bool:
+    """True for Python's and NumPy's generator of the whole process."""
+    numpy = sys.modules.get("numpy")
+    shared = getattr(numpy.random.seed, "__self__", None) if numpy is not None else None
+    return generator is getattr(random.seed, "__self__", None) or generator is shared
+
+
+def _is_default(generator: Any) -> bool:
+    """True for a generator of torch's own: the draws from those are heard."""
+    if not isinstance(generator, torch.Generator):
+        return False
+    own = (torch.default_generator, *torch.cuda.default_generators)
+    return address_of(generator) in map(address_of, own)
+
+
+def _position(file: Any) -> int:
+    try:
+        return int(file.tell())
+    except (OSError, ValueError):  # a pipe, or a line of it is being read
+        return -1

@@ -1,0 +1,160 @@
+"""What stands behind an object that no chain goes through: a view, a bound method, a library's."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import operator
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import (
+    BuiltinMethodType,
+    FrameType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
+from typing import Any
+
+import torch
+
+from ...guards import ABSENT
+from ...guards.aspects import is_buffer, is_container, is_generator
+from ...guards.names import By, of_class
+from ...structure import parts_of_partial
+from .chains import Chain, ChainStep, Use
+from .inside import in_path
+from .resolve import Source, is_of_library, is_ours, leads_to
+
+WRITES = {
+    **dict.fromkeys(("append", "extend", "add", "discard"), Use.COUNTED),
+    "clear": Use.CLEARED,
+}
+"""Methods of containers that look at nothing, and leave at its place what there was."""
+WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+"""What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
+PROBED = 4096
+"""Attributes of one object that are looked at when all of them count."""
+_NOTHING: dict[object, object] = {}
+_VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
+_NOT_HOLDERS = frozenset({"builtins", "torch", "torchgraph", "abc", "typing", "enum", "weakref"})
+
+
+def asked_by(value: object) -> list[tuple[ChainStep, ...]]:
+    """The ways along which `operator.attrgetter` and its like read what they are called with."""
+    if parts := parts_of_partial(value):
+        return asked_by(parts[0])
+    if not isinstance(value, _GETTERS):
+        return []
+    made: Any = value.__reduce__()
+    made, names = made
+    if isinstance(value, operator.attrgetter):
+        return [tuple(ChainStep(False, one) for one in name.split(".")) for name in names]
+    if isinstance(value, operator.itemgetter):
+        return [(ChainStep(True, name),) for name in names]
+    given = (*getattr(made, "args", ()), *names)  # a `functools.partial` where it has keywords
+    return [(ChainStep(False, given[0]),)]
+
+
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+
+
+def is_iterator(value: object) -> bool:
+    """True for what gives its next, and is another one then."""
+    cls = type(value)
+    return hasattr(cls, "__next__") and cls not in weakref.ProxyTypes  # those have every method
+
+
+def referents(value: object) -> list[object]:
+    """The containers, arrays and iterators that are read where ``value`` is called or looked at."""
+    if isinstance(value, (*_VIEWS, MappingProxyType)):
+        return [held for held in gc.get_referents(value) if is_container(held)]
+    if parts := parts_of_partial(value):
+        function, args, keywords = parts
+        return referents(function) + [held for held in (*args, *keywords.values()) if _moves(held)]
+    if isinstance(value, (BuiltinMethodType, MethodWrapperType, MethodType)):
+        held = value.__self__
+        reads = is_container(held) and not isinstance(value, MethodType)
+        return [held] if reads or _moves(held) else []
+    return []
+
+
+def _moves(value: object) -> bool:
+    """True for what is another one after it was asked."""
+    known = is_buffer(value) or is_iterator(value) or is_generator(value)
+    return known and not isinstance(value, torch.Tensor)
+
+
+def is_holder(value: object) -> bool:
+    """True for an object of Python's library or NumPy's whose methods read its attributes."""
+    if isinstance(value, (type, ModuleType, FunctionType, torch.Tensor)):
+        return False
+    if not type(value).__dictoffset__:
+        return False
+    root = str(type(value).__module__).partition(".")[0]
+    return root not in _NOT_HOLDERS and (root == "numpy" or root in sys.stdlib_module_names)
+
+
+def is_memo(value: object, name: str) -> bool:
+    """True for an attribute in which methods of Python's library keep what they found elsewhere."""
+    return isinstance(value, logging.Logger) and name == "_cache"
+
+
+def asked_besides(value: object) -> Iterator[tuple[str, object, str]]:
+    """(words, object, attribute) of what methods of Python's library read in other objects.
+
+    A logger asks whoever lies above it for a level where it has none.
+    """
+    if not isinstance(value, logging.Logger):
+        return
+    yield "manager", value.manager, "_disable"
+    words, above = "parent", value.parent
+    while above is not None:
+        yield words, above, "level"
+        words, above = f"{words}.parent", above.parent
+
+
+def is_users(value: object) -> bool:
+    """True for an object of a class of the user's; modules and classes are looked at elsewhere."""
+    kept = isinstance(value, (torch.nn.Module, type))
+    return not kept and not is_of_library(type(value))
+
+
+def called_by_others(value: object, known: set[type]) -> Iterator[tuple[str, object, Source]]:
+    """(text, function, place) of methods that no line of the user's calls by name.
+
+    Args:
+        known: classes whose special methods were given already.
+    """
+    cls = type(value)
+    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+        yield from _methods(value, lambda name: not name.startswith("__"))
+    if is_users(value) and cls not in known:
+        known.add(cls)
+        yield from _methods(cls, lambda name: name.startswith("__"))
+
+
+def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, object, Source]]:
+    names = (name for one in cls.__mro__ for name in vars(one) if called(name))
+    for name in dict.fromkeys(names):
+        found = of_class(cls, name)
+        function = found.__func__ if isinstance(found, staticmethod) else found
+        if isinstance(function, FunctionType) and not is_of_library(function):
+            yield f"{cls.__qualname__}.{name}", found, Source(cls, ((By.CLASS, name),))
+
+
+def closed(
+    step: ChainStep, frame: FrameType, guarded: Callable[[object], bool]
+) -> ChainStep | None:
+    """With the key that it has now, as a path has it; None where that leads to no one item."""
+    if step.is_any or not isinstance(step.key, Chain):
+        return None if step.is_any else step
+    key = leads_to(frame, step.key, guarded)
+    if key is ABSENT or isinstance(key, (slice, torch.Tensor)) or is_buffer(key) or is_ours(key):
+        return None
+    if type(key).__module__ == "numpy" and hasattr(key, "__index__"):
+        key = int(key)
+    return step._replace(key=in_path(key) if step.item else str(key))

@@ -1,0 +1,332 @@
+"""The functions through which values leave the ops that are heard.
+
+No mode may watch them (see `_listening`), so they are patched for the length of a recording, for
+its thread alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeGuard, TypeVar
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ..._torch import VF
+from ..._torch.listening import is_listening, not_listening
+from ..._torch.ops import FOREACH_LERP, PAD_PACKED
+from ..._torch.tensors import MAKE_SUBCLASS, address_of
+from ...errors import DataDependent, NonScalarBackward, SourceLine
+from ...ir.aliasing import has_strides
+from ...ir.program import Phase
+from ...structure import Returned
+from ..tape import number
+from ..tape.trail import Trail
+from . import refusals
+from .recorder import Recorder
+
+_ESCAPES = ("numpy", "__array__", "__dlpack__")
+_SHOWN = ("__repr__", "__format__")
+_SUBCLASS = (MAKE_SUBCLASS, "as_subclass")
+_ABSENT = object()
+_T = TypeVar("_T")
+_Function = Callable[..., object]
+
+
+class Escapes:
+    """The patches of one recording, and what they have seen: losses, and texts of tensors."""
+
+    def __init__(self, recorder: Recorder, trail: Trail) -> None:
+        self._recorder = recorder
+        self._trail = trail
+        self._thread = threading.get_ident()
+        self.losses: list[torch.Tensor] = []
+        """The tensors that ``backward()`` was called on."""
+        self._texts: dict[str, SourceLine | None] = {}
+        """What tensors look like, and where they were shown."""
+
+    def refuse_texts(self, returned: Returned) -> None:
+        """Refuse texts of what tensors hold in what `build` returns; to print them is fine."""
+        for path, found in returned.texts():
+            lines = [line for text, line in self._texts.items() if text in found]
+            if lines:
+                self._recorder.refuse(refusals.text(path, lines[0]))
+                return
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Watch the block."""
+        with ExitStack() as stack:
+            patches: list[tuple[object, str, Callable[..., object]]] = [
+                (torch.Tensor, "backward", self._backward),
+                (torch.Tensor, "tolist", self._whole),
+                (torch.Tensor, "item", self._item),
+                (torch.Tensor, "__bool__", self._truth),
+                (torch.Tensor, "__deepcopy__", self._deep_copy),
+                (torch.Tensor, "requires_grad_", self._turn),
+                *((torch.Tensor, name, self._escape) for name in _ESCAPES),
+                *((torch.Tensor, name, self._shown) for name in _SHOWN),
+                *((torch.Tensor, name, self._subclass) for name in _SUBCLASS),
+                *((torch, name, self._number) for name in ("tensor", "as_tensor")),
+                (torch, "asarray", self._data),
+                (torch.Tensor, "new_tensor", self._data),
+                (torch, "max_pool1d", self._max_pool1d),
+                (*FOREACH_LERP, self._weight),
+                (torch, "ctc_loss", self._ctc_lengths),
+                (torch, "tensor_split", self._lengths),
+                (torch.Tensor, "tensor_split", self._lengths),
+                *((VF, name, self._lengths) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+                (*PAD_PACKED, self._lengths),
+            ]
+            for holder, name, ours in patches:
+                call = self._own(ours, getattr(holder, name))
+                static = name == MAKE_SUBCLASS
+                stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
+            data: Any = torch.Tensor.data  # a C property
+            get = self._own(self._data_get, data.__get__)
+            held = property(get, self._own(self._data_set, data.__set__))
+            stack.enter_context(_patched(torch.Tensor, "data", held))
+            flag: Any = torch.Tensor.requires_grad
+            turned = property(flag.__get__, self._own(self._turn, flag.__set__))
+            stack.enter_context(_patched(torch.Tensor, "requires_grad", turned))
+            yield
+
+    @contextmanager
+    def losses_only(self) -> Iterator[None]:
+        """Look for calls of ``backward()`` alone."""
+        original: Callable[..., object] = torch.Tensor.backward
+
+        def backward(loss: torch.Tensor, *args: object, **kwargs: object) -> object:
+            if threading.get_ident() != self._thread:
+                return original(loss, *args, **kwargs)
+            return self._backward(original, loss, *args, **kwargs)
+
+        with _patched(torch.Tensor, "backward", backward):
+            yield
+
+    def _own(self, ours: Callable[..., _T], theirs: Callable[..., _T]) -> Callable[..., _T]:
+        def call(*args: object, **kwargs: object) -> _T:
+            if threading.get_ident() != self._thread or not is_listening():
+                return theirs(*args, **kwargs)
+            return ours(theirs, *args, **kwargs)
+
+        call.__name__ = getattr(theirs, "__name__", "call")
+        return call
+
+    def _backward(
+        self, theirs: _Function, loss: torch.Tensor, *args: object, **kwargs: object
+    ) -> object:
+        gradient = args[0] if args else kwargs.get("gradient")
+        if gradient is None and loss.numel() != 1:
+            raise NonScalarBackward(
+                f"backward() was called on a tensor of shape {tuple(loss.shape)}.",
+                where=self._trail.line,
+            )
+        self.losses.append(loss)
+        return theirs(loss, *args, **kwargs)
+
+    def _whole(self, theirs: _Function, tensor: torch.Tensor) -> object:
+        """Python reads all of it."""
+        if self._counts(tensor):
+            self._recorder.expect_content(tensor)
+        with not_listening():
+            return theirs(tensor)
+
+    def _item(self, theirs: _Function, tensor: torch.Tensor) -> object:
+        if (self._recorder.follows or self._trail.phase is Phase.UPDATE) and tensor.numel() == 1:
+            return self._recorder.item(tensor)
+        return theirs(tensor)
+
+    def _truth(self, theirs: _Function, tensor: torch.Tensor) -> bool:
+        """``bool(tensor)``: Python learns whether a number is zero, not which number it is."""
+        if tensor.numel() == 1 and tensor.dtype is not torch.bool:
+            tensor = tensor.detach() != 0
+        return bool(theirs(tensor))
+
+    def _deep_copy(
+        self, theirs: _Function, tensor: torch.Tensor, memo: dict[object, Any]
+    ) -> object:
+        """The storage is copied as bytes: here as one tensor of all its elements, which is an op.
+
+        torch then finds the copy in ``memo``, as for the other views of a storage.
+        """
+        plain = type(tensor) is torch.Tensor and has_strides(tensor) and not tensor.is_meta
+        if plain and tensor.is_leaf and id(tensor) not in memo:
+            storage = tensor.untyped_storage()
+            copies = memo.setdefault("torch", {})
+            if address_of(storage) not in copies:
+                copies[address_of(storage)] = self._copy_of(tensor)
+        return theirs(tensor, memo)
+
+    def _copy_of(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        storage, memory = tensor.untyped_storage(), self._recorder.memory
+        if not self._recorder.gave_up:
+            first = memory.in_storage(tensor)
+            index = self._recorder.index(tensor) if first is None else first
+            layout = self._recorder.tape.layouts[index]
+            if layout is None or math.prod(layout.shape) * layout.dtype.itemsize != layout.nbytes:
+                self._recorder.refuse(refusals.copied_in_part(self._trail.line))
+        with torch.no_grad():
+            with not_listening():
+                size = storage.nbytes() // tensor.itemsize
+                whole = tensor.new_empty(0).set_(storage, 0, (size,), (1,))
+            return whole.clone().untyped_storage()
+
+    def _escape(
+        self, theirs: _Function, tensor: torch.Tensor, *args: object, **kwargs: object
+    ) -> object:
+        if self._counts(tensor) and not self._recorder.gave_up:
+            error = DataDependent(
+                f"the step calls .{theirs.__name__}() on a tensor of shape {tuple(tensor.shape)}: "
+                "what happens to its values then, no program can repeat.",
+                where=self._trail.line,
+            )
+            self._recorder.refuse(error)
+        with not_listening():
+            return theirs(tensor, *args, **kwargs)
+
+    def _subclass(self, theirs: _Function, *args: object, **kwargs: object) -> object:
+        """``nn.Parameter(x)``: the same memory. torch wants to be the first to see its object."""
+        with not_listening():
+            return theirs(*args, **kwargs)
+
+    def _shown(
+        self, theirs: _Function, tensor: torch.Tensor, *args: object, **kwargs: object
+    ) -> object:
+        exact = tensor.numel() == 1 and not (tensor.is_floating_point() or tensor.is_complex())
+        if exact and self._counts(tensor):  # ``self.heads[f"{task}"]``
+            self._recorder.expect_content(tensor)
+        with not_listening():
+            text = theirs(tensor, *args, **kwargs)
+        if isinstance(text, str) and text:
+            self._texts.setdefault(text, self._trail.line)
+        return text
+
+    def _data(self, theirs: _Function, *args: object, **kwargs: object) -> object:
+        """C++ reads the tensors in a list, and tells nobody."""
+        for item in _listed([one for one in (*args, *kwargs.values()) if _is_list(one)]):
+            if self._counts(item):
+                self._recorder.expect_content(item)
+        return theirs(*args, **kwargs)
+
+    def _data_set(self, theirs: _Function, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """``t.data = x``: what it is given counts even if no op ever sees it."""
+        self._meet(tensor)
+        theirs(tensor, value)
+
+    def _data_get(self, theirs: _Function, tensor: torch.Tensor) -> object:
+        """``t.data``: what is read through it is read of ``t``, wherever that lies by then."""
+        self._meet(tensor)
+        return theirs(tensor)
+
+    def _turn(self, theirs: _Function, tensor: torch.Tensor, trains: object = True) -> Any:
+        """``t.requires_grad_()``: of a tensor from outside, a replay does it too."""
+        if tensor.requires_grad is not trains:
+            self._meet(tensor)
+        return theirs(tensor, trains)
+
+    def _meet(self, tensor: torch.Tensor) -> None:
+        if not is_lazy(tensor) and self._counts(tensor) and not self._recorder.gave_up:
+            self._recorder.index(tensor)
+
+    def _max_pool1d(self, theirs: _Function, x: torch.Tensor, *args: Any, **kwargs: Any) -> object:
+        """Without gradients it has a kernel that no op calls. This one finds the same elements."""
+        if x.device.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()):
+            return theirs(x, *args, **kwargs)
+        return torch.max_pool1d_with_indices(x, *args, **kwargs)[0]
+
+    def _number(self, theirs: _Function, data: Any, *args: Any, **kwargs: Any) -> object:
+        node = number.node_of(data)
+        if not kwargs and not args and _are_numbers_of_tensors(data):
+            return torch.stack([tensor.detach() for tensor in data])
+        if node is None:
+            return self._data(theirs, data, *args, **kwargs)
+        dtype = args[0] if args else kwargs.pop("dtype", None)
+        if dtype is None:
+            dtype = torch.get_default_dtype() if node.is_float() else torch.int64
+        return torch.scalar_tensor(data, dtype=dtype, device=kwargs.get("device"))
+
+    def _weight(self, theirs: _Function, tensors: object, others: object, weight: object) -> object:
+        """Torch's averages give a number as a 0-dim tensor, which C++ would read."""
+        if isinstance(weight, torch.Tensor) and weight.ndim == 0:
+            weight = self._recorder.item(weight)
+        return theirs(tensors, others, weight)
+
+    def _lengths(self, theirs: _Function, *args: object, **kwargs: object) -> object:
+        """torch's C++ reads sizes from integer tensors on the CPU, and tells nobody."""
+        for value in (*args, *kwargs.values()):
+            if (
+                isinstance(value, torch.Tensor)
+                and value.device.type == "cpu"
+                and value.dtype in (torch.int64, torch.int32)
+                and value.ndim <= 1
+            ):
+                self._recorder.expect_content(value)
+        self._recorder.lists_numbers = True
+        try:
+            return theirs(*args, **kwargs)
+        finally:
+            self._recorder.lists_numbers = False
+
+    def _ctc_lengths(
+        self,
+        theirs: _Function,
+        log_probs: object,
+        targets: object,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        """``torch.ctc_loss`` reads lengths so, and no labels, however they are laid out."""
+        return self._lengths(functools.partial(theirs, log_probs, targets), *args, **kwargs)
+
+    def _counts(self, tensor: torch.Tensor) -> bool:
+        """True for one that the step has made or met, or that may have been there before."""
+        memory = self._recorder.memory
+        if memory.find(tensor) is not None or memory.in_storage(tensor) is not None:
+            return True
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        return plain and has_strides(tensor) and not tensor.is_meta
+
+
+def _listed(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists and tuples."""
+    for item in values:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif _is_list(item):
+            yield from _listed(item)
+
+
+def _are_numbers_of_tensors(data: object) -> bool:
+    """True for a list of 0-dim tensors of one kind, of which ``torch.tensor`` copies the values."""
+    if not _is_list(data) or not data:
+        return False
+    tensors = [one for one in data if isinstance(one, torch.Tensor)]
+    kinds = {(type(one), one.ndim, one.dtype, one.device.type) for one in tensors}
+    if len(tensors) < len(data) or len(kinds) > 1:
+        return False
+    kind, dim, dtype, device = kinds.pop()
+    plain = kind in (torch.Tensor, torch.nn.Parameter)
+    return plain and dim == 0 and dtype.is_floating_point and device == "cpu"
+
+
+def _is_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
+    return isinstance(value, (list, tuple))
+
+
+@contextmanager
+def _patched(holder: object, name: str, value: object) -> Iterator[None]:
+    """`mock.patch.object`, for classes whose bases are written in C, too."""
+    before = vars(holder).get(name, _ABSENT)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        if before is _ABSENT:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, before)

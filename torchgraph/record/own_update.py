@@ -1,0 +1,191 @@
+"""A step that takes its own update: what it finds, what it steps and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+
+import torch
+
+from ..collection import afresh, weakly
+from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
+from ..ir.aliasing import has_strides
+from ..ir.program import OutputSpec, Role
+from ..live.step import Leaf, Step
+from ..options.options import Options
+from ..structure import Unfit
+from ..structure.nested import map_nested
+from .amp import Autocast
+from .history import Histories
+from .inputs import Inputs
+from .ops import refusals
+from .ops.recorder import Recorder
+from .ops.refusals import own_step_refused, scaler_calls
+from .rebound import escaped
+from .results import output_of, result_of
+from .side_effects.entry_state import tensors_inside
+from .side_effects.grad_fields import GradFields
+from .side_effects.side_effects import Action, SideEffects, meta_of
+from .side_effects.sources import Sources
+from .side_effects.stored_tensors import StoredTensors
+from .side_effects.trees import Trees
+from .tape.tape import Ref
+from .tape.trail import Trail
+from .update.numbers import Numbers
+from .update.own_steps import OwnSteps
+
+
+class OwnUpdate:
+    """The update that `build` takes itself in one call; idle while the update is the Graph's."""
+
+    def __init__(
+        self,
+        step: Step,
+        recorder: Recorder,
+        trail: Trail,
+        numbers: Numbers,
+        autocast: Autocast,
+        options: Options,
+    ) -> None:
+        self._step, self._recorder, self._trail, self._options = step, recorder, trail, options
+        self.late = False
+        """True when earlier calls left the update to the Graph."""
+        self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, weakly(self._begin))
+        self.stored_tensors = StoredTensors(step.containers, step.rebound)
+        self._histories = Histories(self.stored_tensors.values, recorder.line_of)
+        self._grad_fields = GradFields(weakly(self._meet))
+        for _, leaf in step.tensors():
+            self.add(leaf, leaf.value)
+
+    def __bool__(self) -> bool:
+        """True when `build` takes the steps of its optimizers itself, or may."""
+        return self._step.own_update or self.own.began
+
+    def add(self, leaf: Leaf, met: torch.Tensor) -> None:
+        """One more tensor of the step: a state, an argument, or one from outside."""
+        self._grad_fields.add(leaf)
+        self._histories.met(leaf, met)
+
+    def _meet(self, tensor: torch.Tensor) -> None:
+        if has_strides(tensor) and not self._recorder.gave_up:
+            self._recorder.index(tensor)
+
+    def input(self, tensor: torch.Tensor) -> Leaf | None:
+        """A leaf for memory that nobody knew, where it is a gradient that was there."""
+        return self._grad_fields.input(tensor) if self else None
+
+    def may_undo(self, error: BaseException) -> bool:
+        """What a function's own code raises leaves what it leaves in eager; so do updates."""
+        return not self.own.began and (isinstance(error, GraphError) or not self._step.own_update)
+
+    def _begin(self, optimizer: torch.optim.Optimizer) -> None:
+        refusal = own_step_refused(self._step, optimizer, self._options, self.late)
+        if refusal:
+            raise OptimizerStepInBuild(refusal, where=self._trail.line)
+
+    @contextmanager
+    def watching(
+        self,
+        unscale: Callable[[torch.amp.GradScaler, torch.optim.Optimizer], None],
+        *,
+        observed: bool,
+    ) -> Iterator[None]:
+        """While `build` runs. ``unscale``: what ``scaler.unscale_`` of the Graph's scaler does.
+
+        Raises:
+            OptimizerStepInBuild, ScalerInBuild: what `build` does is the Graph's to do.
+        """
+        self.own.observed = observed
+        scaled: list[ScalerInBuild] = []
+        scalers: AbstractContextManager[None] = nullcontext()
+        if not self._step.own_update:
+            scalers = scaler_calls(self._step.scaler, self._trail, unscale, scaled)
+        with ExitStack() as stack:
+            for watch in (self.own.active(), self._grad_fields.watched(), scalers):
+                stack.enter_context(watch)
+            try:
+                yield
+            except BaseException as error:
+                if self.may_undo(error):
+                    self.own.put_back()
+                    self.stored_tensors.put_back()
+                raise
+        if scaled and not self:
+            raise afresh(scaled[0])
+
+    def refuse_escaped(self, returned: Sequence[torch.Tensor]) -> None:
+        """Refuse what the step returns or keeps of a transform of torch.func."""
+        left = [("a result of the step", tensor) for tensor in returned]
+        left += (
+            (c.place.name, t) for c in self.stored_tensors.changes() for t in tensors_inside(c.now)
+        )
+        if name := escaped(self._step, left):
+            self._recorder.refuse(refusals.escaped(name))
+
+    @property
+    def in_eager(self) -> SideEffects:
+        """What is said of a step that no program repeats."""
+        return SideEffects(stepped=tuple(self.own.stepped))
+
+    def side_effects(
+        self,
+        inputs: Inputs,
+        pinned: Sequence[torch.Tensor],
+        outputs: list[tuple[OutputSpec, object]],
+        tensors: list[torch.Tensor],
+        trees: Trees,
+    ) -> SideEffects:
+        """What comes besides the program; what it returns for that joins outputs and tensors.
+
+        Args:
+            inputs: all of them; of those from outside, what the step replaces becomes an argument.
+            pinned: tensors that have to be those again, wherever they lie besides.
+            trees: to make again what it leaves.
+        """
+        left, users, free = self._grad_fields, len(tensors), inputs.free
+        for tensor in self.stored_tensors.assigned_tensors():
+            self._recorder.index(tensor)  # one that only changes its place is met here
+        known = [leaf for leaf, _ in inputs]
+        own = {id(leaf) for leaf, _ in free}
+        given = [leaf for leaf in known if leaf.role is Role.INPUT and id(leaf) not in own]
+        free[:] = self.stored_tensors.inputs(free, [leaf.value for leaf in given], pinned)
+        given += [leaf for leaf, _ in free if leaf.role is Role.INPUT]
+        sources = Sources(known, given, users)
+        why = left.why(sources.before)
+        try:
+            assigned = [
+                *self.stored_tensors.assigned(sources, trees),
+                *inputs.attached(sources.of, trees),
+            ]
+        except Unfit as unfit:
+            why = why or unfit.what
+        if why:
+            self._recorder.give_up(why)
+            return self.in_eager
+        if why := self._histories.why(self.stored_tensors.changes()):
+            self._recorder.give_up(why, passing=True)
+            return self.in_eager
+        assigned += left.left(sources.output)
+        actions = tuple(
+            Action(
+                one.step, *map_nested(given, torch.Tensor, lambda t: sources.output("scheduler", t))
+            )
+            for one, *given in self.own.actions
+        )
+        outputs[users:users] = [
+            (output_of(name, tensor), Ref(self._recorder.index(tensor)))
+            for name, tensor in sources.late
+        ]
+        tensors += [result_of(tensor) for _, tensor in sources.late]
+        read = [leaf for leaf, _ in free if leaf.role is Role.INPUT]
+        all_inputs = [leaf for leaf in known if id(leaf) not in own] + [leaf for leaf, _ in free]
+        return SideEffects(
+            actions,
+            tuple(assigned),
+            (*left.entry(), *self.stored_tensors.entry),
+            tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
+            frozenset(self.own.moved),
+            tuple(self.own.stepped),
+            (*self.stored_tensors.together, *left.together(all_inputs)),
+        )

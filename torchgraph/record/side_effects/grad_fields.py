@@ -1,0 +1,197 @@
+"""Gradients that a step finds in ``.grad``, and those that it leaves there."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+import torch
+from torch import nn
+
+from ..._torch import storage_id
+from ...ir.aliasing import has_strides, span
+from ...ir.program import Role
+from ...lines import observes_steps
+from ...live.step import Leaf
+from .entry_state import GRAD, HaveGradients, Shares, gradient_of, where
+from .side_effects import Assigned, Destination, GradientOf, OnArgument
+
+_HasGradients = torch.optim.Optimizer | nn.Module
+
+
+class GradFields:
+    """The gradients that one step finds and leaves.
+
+    Parameters are all leaves of autograd that the step knows.
+
+    Args:
+        meet: told of a tensor whose gradient is about to be replaced: nobody may know it yet.
+    """
+
+    def __init__(self, meet: Callable[[torch.Tensor], None]) -> None:
+        self._meet = meet
+        self._parameters: dict[int, Leaf] = {}
+        self._trained: set[int] = set()
+        """Parameters that required a gradient as they were met."""
+        self._found: dict[int, torch.Tensor | None] = {}
+        """By the id of the parameter, the gradient that was there."""
+        self._cleared: set[int] = set()
+        """Parameters whose gradient was dropped before anything read it."""
+        self._read: dict[int, Leaf] = {}
+        self._asked: set[int] = set()
+        """Tensors of whose gradient the user's code or a library has asked, but to drop it."""
+
+    def add(self, leaf: Leaf) -> None:
+        """A tensor of the step, before the step touches its gradient."""
+        tensor = leaf.value
+        if tensor.is_leaf and id(tensor) not in self._parameters:
+            self._parameters[id(tensor)] = leaf
+            self._found[id(tensor)] = tensor.grad
+            if tensor.requires_grad:
+                self._trained.add(id(tensor))
+
+    def input(self, tensor: torch.Tensor) -> Leaf | None:
+        """A leaf for memory that nobody knew, where it is a gradient that was there."""
+        for key, gradient in self._found.items():
+            if gradient is None or not has_strides(gradient) or key in self._read:
+                continue
+            if where(gradient) == where(tensor):
+                owner = self._parameters[key]
+                root = GradientOf(owner.value)
+                leaf = Leaf(f"{owner.fqn}.grad", Role.INPUT, root, ("grad",), gradient)
+                self._read[key] = leaf
+                return leaf
+        return None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Notice what is dropped unread, as by ``zero_grad``: no step depends on it."""
+        here, grad = threading.get_ident(), GRAD
+        dropping: list[_HasGradients] = []
+
+        def asked(tensor: torch.Tensor) -> object:
+            asker = sys._getframe(1).f_code.co_filename
+            if threading.get_ident() == here and not (dropping or observes_steps(asker)):
+                self._asked.add(id(tensor))
+            return grad.__get__(tensor)
+
+        def replaced(tensor: torch.Tensor, value: object) -> None:
+            if threading.get_ident() == here and tensor.is_leaf:
+                self._meet(tensor)
+                if value is None and self._is_unread(tensor):
+                    self._cleared.add(id(tensor))
+            grad.__set__(tensor, value)
+
+        def watching(cls: type[_HasGradients]) -> Callable[..., None]:
+            original: Callable[..., None] = cls.zero_grad
+
+            def zero_grad(owner: _HasGradients, *args: object, **kwargs: object) -> None:
+                if threading.get_ident() != here:
+                    original(owner, *args, **kwargs)
+                    return
+                unread = [p for p in _parameters_of(owner) if self._is_unread(p)]
+                dropping.append(owner)
+                try:
+                    original(owner, *args, **kwargs)
+                finally:
+                    dropping.pop()
+                self._cleared.update(id(p) for p in unread if gradient_of(p) is None)
+
+            return zero_grad
+
+        with ExitStack() as stack:
+            gradient = property(asked, replaced, grad.__delete__)
+            stack.enter_context(mock.patch.object(torch.Tensor, "grad", gradient))
+            for cls in (torch.optim.Optimizer, nn.Module):
+                stack.enter_context(mock.patch.object(cls, "zero_grad", watching(cls)))
+            yield
+
+    def _is_unread(self, parameter: torch.Tensor) -> bool:
+        known = id(parameter) in self._found
+        read = id(parameter) in self._read or id(parameter) in self._asked
+        return known and not read and gradient_of(parameter) is self._found[id(parameter)]
+
+    # --- at the end -------------------------------------------------------------------------------
+
+    def left(self, slot: Callable[[str, torch.Tensor], object]) -> list[Assigned]:
+        """Gradients that the step replaces or clears; ``slot`` makes one a result of the program.
+
+        Those that it adds to are written in place.
+        """
+        left: list[Assigned] = []
+        for key, leaf in self._parameters.items():
+            before, now = self._found[key], gradient_of(leaf.value)
+            if now is before and (now is not None or key not in self._cleared):
+                continue
+            place: Destination = GradientOf(leaf.value)
+            if leaf.role is Role.INPUT:
+                place = OnArgument(leaf.path[0], "grad")
+            tree = None if now is None else slot(f"{leaf.fqn}.grad", now)
+            left.append(Assigned(place, tree))
+        return left
+
+    def why(self, before: set[int]) -> str:
+        """Why no program can leave them; empty when one can.
+
+        Args:
+            before: the storages of what was there before the step.
+        """
+        produced = {key: gradient for key, gradient in self._found.items() if gradient is not None}
+        given = (self._parameters[key] for key in produced)
+        if name := next((leaf.fqn for leaf in given if leaf.role is Role.INPUT), ""):
+            return f"{name} comes with a gradient"
+        found = self._shared(before - set(map(storage_id, produced.values())))
+        return f"{found} lies in the memory of another tensor after the step" if found else ""
+
+    def _shared(self, states: set[int]) -> str:
+        """The first gradient that is left in memory of a state, or of another one."""
+        parts: dict[int, list[tuple[int, int]]] = {}
+        for key, leaf in self._parameters.items():
+            now = gradient_of(leaf.value)
+            if now is None or now is self._found[key] or not has_strides(now):
+                continue
+            storage, (begin, end) = storage_id(now), span(now)
+            others = parts.setdefault(storage, [])
+            if storage in states or any(begin < e and b < end for b, e in others):
+                return f"{leaf.fqn}.grad"
+            others.append((begin, end))
+        return ""
+
+    def together(self, known: Sequence[Leaf]) -> Iterator[Shares]:
+        """Gradients that were there, in the memory of others of these inputs."""
+        first: dict[int, Leaf] = {}
+        for leaf in known:
+            if isinstance(leaf.value, torch.Tensor) and has_strides(leaf.value):
+                first.setdefault(storage_id(leaf.value), leaf)
+        for key, gradient in self._found.items():
+            if gradient is not None and has_strides(gradient):
+                other = first.get(storage_id(gradient))
+                if other is not None and other is not self._read.get(key):
+                    yield Shares.of(self._parameters[key].value, gradient, other)
+
+    def entry(self) -> Iterator[HaveGradients]:
+        """Which parameters had a gradient, and which had none, where that may count."""
+        for present in (False, True):
+            found = (
+                leaf.value
+                for key, leaf in self._parameters.items()
+                if key not in self._cleared and leaf.role is not Role.INPUT
+                if (self._found[key] is not None) == present
+                if present
+                or key in self._trained
+                or key in self._asked
+                or leaf.value.requires_grad
+                or gradient_of(leaf.value) is not None
+            )
+            yield HaveGradients(tuple(found), present)
+
+
+def _parameters_of(owner: _HasGradients) -> Iterator[torch.Tensor]:
+    if isinstance(owner, nn.Module):
+        yield from owner.parameters()
+        return
+    for group in owner.param_groups:
+        yield from group["params"]

@@ -1,0 +1,70 @@
+"""How a container was moved: what is new in it, what lies at another place."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...guards import ABSENT
+from ...guards.names import CONTENT, follow
+from ...live.discovery import Entries
+
+MANY = 64
+"""A container with more is data: only what is moved in it is looked at."""
+
+
+def items_of(container: Any) -> dict[object, object]:
+    """What lies in a dict, a list, a closure's variable or some places of a dict, by key."""
+    if isinstance(container, Entries):
+        held = container.values
+        return {name: held[name] for name in container.names if name in held}
+    if isinstance(container, types.CellType):
+        content = follow(container, CONTENT)
+        return {} if content is ABSENT else {None: content}
+    return dict(container.items() if isinstance(container, dict) else enumerate(container))
+
+
+def keys_moved(was: dict[object, object], held: dict[object, object]) -> list[object]:
+    """Under which something else lies than before, or nothing any more."""
+    gone = [key for key, value in was.items() if held.get(key, ABSENT) is not value]
+    return gone + [key for key in held if key not in was]
+
+
+def is_full(holder: object) -> bool:
+    """True for a deque that drops one for each that is appended."""
+    return isinstance(holder, deque) and len(holder) == holder.maxlen
+
+
+def appended(
+    before: Sequence[object],
+    now: Sequence[object],
+    *,
+    full: bool,
+    same: Callable[[object, object], bool] = operator.is_,
+) -> int:
+    """How many were appended to what lay in a list; one that is ``full`` drops as many."""
+    for dropped in range(len(before) + 1 if full else 1):
+        kept = before[dropped:]
+        if len(kept) <= len(now) and all(map(same, kept, now)):
+            new = now[len(kept) :]
+            if not dropped or {*map(id, before)}.isdisjoint(map(id, new)):  # else it was turned
+                return len(new)
+    return 0
+
+
+def move_to_end(before: dict[object, object], now: Any) -> tuple[object, ...]:
+    """The keys that were taken out of a dict and put in again, or are new; none in its order."""
+    order = {key: number for number, key in enumerate(before)}
+    places = [order.get(key, len(order)) for key in now]
+    if places == sorted(places):
+        return ()
+    kept = next(n for n in range(1, len(places)) if places[n] < places[n - 1])
+    return tuple(now)[kept:]
+
+
+def same_items(one: dict[object, object], other: dict[object, object]) -> bool:
+    """True for the very same objects under the same keys, in the same order."""
+    return list(one) == list(other) and all(one[key] is other[key] for key in one)
