@@ -79,7 +79,7 @@ def paused() -> Iterator[None]:
 
 
 def cached_by_class(function: Callable[[type], _Found]) -> Callable[[type], _Found]:
-    """`functools.cache` that holds no class: a function of the user's may make one at each call."""
+    """`functools.cache` by class with weak keys: users' functions may make a class at each call."""
     known: WeakKeyDictionary[type, _Found] = WeakKeyDictionary()
 
     @functools.wraps(function)

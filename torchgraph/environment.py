@@ -128,7 +128,7 @@ def environment_kept() -> Iterator[None]:
 
 
 def inductor_environment() -> dict[str, str]:
-    """The variables that Inductor reads its settings from, besides those that only say where."""
+    """The variables from which Inductor reads its settings, without those of directories."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -163,7 +163,7 @@ def variables() -> tuple[tuple[str, str], ...]:
 
 
 def _is_asked_here() -> bool:
-    """True where a function of this file asks, through `Mapping.get` perhaps."""
+    """True where the variable is read by a function of this file, perhaps by `Mapping.get`."""
     frame: FrameType | None = sys._getframe(2)
     steps = 3
     while frame is not None and steps:
@@ -175,7 +175,7 @@ def _is_asked_here() -> bool:
 
 @contextmanager
 def heard(one: Callable[[str], None], every: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, whoever asks for a variable, or sets it, is heard before it happens.
+    """Call a listener before each read or write of an environment variable in the block.
 
     Args:
         one: told the name of the variable.

@@ -152,7 +152,7 @@ class StepFunction(Graph):
 
 
 class _MethodStep(StepFunction):
-    """The step of one object, which it does not hold: nothing would free the two but a collection.
+    """The step of one object, held weakly: a reference cycle would need a collection.
 
     While its step is called, the object is held by `_Bound`.
     """

@@ -40,7 +40,7 @@ def switches() -> tuple[object, ...]:
 
 @contextlib.contextmanager
 def own_workspaces() -> Iterator[None]:
-    """In the block cuBLAS takes its workspaces from the current pool, and keeps none of them."""
+    """Let cuBLAS allocate workspaces from the current pool in the block, and drop them after it."""
     if _clear_workspaces is None:
         yield
         return
@@ -85,7 +85,7 @@ def capturing(
 
 
 def came_to_end(graph: torch.cuda.CUDAGraph, handle: object, stream: torch.cuda.Stream) -> bool:
-    """False for a capture that CUDA broke off, of which torch never hears the end.
+    """End a capture's allocations; False for one that CUDA aborted without torch's knowledge.
 
     Its pool cannot be captured into again, and the random generator refuses every draw until
     another capture has ended. The allocator of pinned memory goes on asking the graph which stream

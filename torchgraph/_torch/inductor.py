@@ -208,7 +208,7 @@ def changed_config() -> str:
 
 
 def _says_the_default(line: str) -> bool:
-    """True for a setting that was changed and put back, as `load` does."""
+    """True for a setting that was changed and is back at its default, as after `load`."""
     config = _inductor().config
     name = line.partition(" = ")[0].removeprefix(f"{_CONFIG}.")
     entry = getattr(config, "_config", {}).get(name)

@@ -107,7 +107,7 @@ def listening_through(wrap: Callable[[Listener], Listener]) -> Iterator[None]:
 
 
 def not_listening() -> AbstractContextManager[None]:
-    """In the block, ops run as if nobody listened."""
+    """Run the ops in the block without calling the listener."""
     return torch._C._ExcludeDispatchKeyGuard(_KEYS)
 
 

@@ -51,7 +51,7 @@ ANOMALY = "torch.autograd's anomaly detection is on"
 
 
 def ambient() -> tuple[object, ...]:
-    """Torch's own switches that change what a recording writes down, and why none may be made.
+    """The switches of torch that affect a recording, and the reason why none may be made.
 
     Modes, autocast, defaults, hooks, choices of kernels. Where a GPU is in use, also those that
     choose its kernels.
@@ -124,7 +124,7 @@ class _Same:
 
 
 def _recipe(hook: object) -> object:
-    """Equal for functions of the same code over the same values, made anew at each call."""
+    """A key that is equal for closures of the same code over the same values."""
     if not isinstance(hook, types.FunctionType):
         return hook if isinstance(hook, types.MethodType) else _Same(hook)
     cells = [cell.cell_contents for cell in hook.__closure__ or ()]
@@ -240,7 +240,7 @@ class KeptCasts:
         self._product()
 
     def are_kept(self) -> bool:
-        """True where eager would compute with casts from before that update."""
+        """True where eager would compute with casts from before the last update."""
         if self._mark is None or not any_autocast() or not torch.is_autocast_cache_enabled():
             return False
         self._mark.data.fill_(2)

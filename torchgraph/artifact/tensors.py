@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import CheckpointDamaged
 
-# Those that every version of safetensors knows; the others lie in a file as bytes.
+# Dtypes that every version of safetensors knows; the others lie in a file as bytes.
 CODES = {
     torch.float64: "F64",
     torch.float32: "F32",

@@ -238,7 +238,7 @@ def _stand_in(value: Any) -> Any:
 
 
 def _drop_unread_views(graph: fx.Graph) -> None:
-    """Eager detaches each gradient, and turns it back and forth: a program has no use for that."""
+    """Erase unread views, such as eager's detached and transposed gradients."""
     for node in reversed(list(graph.nodes)):
         view = isinstance(node.target, OpOverload) and bool(alias_sources(node))
         if view and not node.users and effects.of_target(node.target).pure:

@@ -1,4 +1,4 @@
-"""A result that only the op's own backward reads lies on the device of the op.
+"""Devices of results that only the op's own backward reads: those of the op.
 
 An attention on a GPU draws by a seed and an offset. It gives them on the CPU, and on the GPU where
 a CUDA Graph is captured; its backward takes either, and nobody else looks at them. A recording has
@@ -23,7 +23,7 @@ _SAME = frozenset({aten.alias.default, aten.clone.default, aten.detach.default})
 
 
 def move_handed(program: Program) -> None:
-    """Give results that a recording met elsewhere the device that their op's fake kernel says."""
+    """Move results that were recorded on another device to the one of the op's fake kernel."""
     mode = values.mode_of(program)
     for node in program.nodes:
         elsewhere = list(_on_the_cpu(node))

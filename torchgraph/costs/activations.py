@@ -50,7 +50,7 @@ def _begins_backward(node: fx.Node) -> bool:
 
 
 def _read(node: fx.Node) -> set[int]:
-    """The memory of all arguments; of a result of several, that of this one alone."""
+    """The storages of a node's arguments; for a result of several, the storage of that result."""
     sources = [source for source in node.all_input_nodes if not _is_tuple(source)] or [node]
     return {storage for source in sources for storage in storages_of(source)}
 

@@ -53,7 +53,7 @@ def kept_by_module(program: Program) -> dict[str, int]:
 
 
 def _shares(node: fx.Node, work: Work, owners: Owners) -> Iterator[tuple[str, Work]]:
-    """The work of a node by module. One call for the parameters of several is no module's."""
+    """The work of a node by module. One call for several modules' parameters counts for none."""
     parts = owners.parts(node)
     several = len(parts) > 1 and not is_each(node)
     if several:

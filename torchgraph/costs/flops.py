@@ -53,7 +53,7 @@ def _convolved(many: object, weight: object) -> int:
 
 
 def _attention(first: int, times: float) -> Callable[[fx.Node], int]:
-    """Two products of query, key and value, from argument ``first`` on; ``times`` so often."""
+    """A counter of ``times`` the FLOPs of an attention; its query is argument ``first``."""
 
     def count(node: fx.Node) -> int:
         query, key, value = (shape_of(arg) for arg in node.args[first : first + 3])

@@ -37,7 +37,7 @@ OPTIMIZED.append("-fopenmp-simd")
 WARNINGS = ["-Wall", "-Wextra", "-Wno-unused-parameter"]
 # Machine code for these and PTX for the last one: newer GPUs compile that when they load it.
 CUDA_ARCHITECTURES = ("80", "90")
-# What the first line of a compiler, or of a linker, that says why it fails has in it.
+# A pattern of the first line in which a compiler or linker says why it fails.
 WHY = re.compile(r"error:|cannot find|undefined reference|multiple definition")
 
 

@@ -50,7 +50,7 @@ def _of_this_process() -> Path | None:
 
 
 def _of_the_target() -> Path | None:
-    """An isolated build runs on the Python of the target, and differs in its variables alone."""
+    """Find torch by an isolated build's Python, which differs from the target's in variables."""
     elsewhere = os.path.dirname(sys.executable)  # `-c` looks where it runs first
     command = [sys.executable, "-E", "-c", _WHERE]
     said = subprocess.run(command, capture_output=True, text=True, cwd=elsewhere).stdout.strip()

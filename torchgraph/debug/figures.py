@@ -70,7 +70,7 @@ def totals_of(
     forest: ModuleForest,
     besides: Mapping[tuple[str, Phase], float] | None = None,
 ) -> defaultdict[str, Totals]:
-    """By module path what each takes itself, without its sub-modules; the rest under ``""``.
+    """The figures of each module by path, without its sub-modules; the rest under ``""``.
 
     Args:
         captured: the program before its passes.

@@ -20,7 +20,7 @@ _NEVER_MOVE = (object, type, torch.Tensor.__base__)
 
 
 def stands_in(function: Any, cls: type, name: str) -> object:
-    """Mark ``function``, which is put into a class for a while, as no change of the class."""
+    """Mark ``function``, a temporary member of a class, so that it is no change of the class."""
     function.stands_for = vars(cls).get(name)
     return function
 

@@ -330,7 +330,7 @@ class GuardTimes:
         """True when it is time to ask `outlast` again."""
 
     def started(self) -> float:
-        """A check begins; when that is, where it is to be timed, or 0."""
+        """Begin a check; its start time if it is to be timed, else 0."""
         self._checks += 1
         return 0.0 if self._checks % _EVERY else perf_counter()
 

@@ -75,9 +75,9 @@ def _slot(holder: object, name: str) -> object:
 
 
 def hashable(key: Any) -> Any:
-    """A key, or what tells it from others where it has no hash: a slice, a name of something else.
+    """The key, or its text where it is not hashable, such as a slice.
 
-    Before Python 3.12 no slice has one.
+    Before Python 3.12 no slice has a hash.
     """
     try:
         hash(key)
@@ -323,7 +323,7 @@ class NameChecks:
         return True
 
     def _moving(self, name: Name, value: Any, last: Path) -> None:
-        """Compare what stays of a place that the step moves: of one in a dict, the type alone."""
+        """Compare a place whose value the step moves: in a dict, only the value's type."""
         for by, key in last:
             held = _dict_held(value) if by is By.OWN else value
             named = by in (By.OWN, By.ITEM) and type(key) is str
@@ -408,7 +408,7 @@ def _is_fixed(cls: type) -> bool:
 
 
 def _may_hold_programs(name: Name, value: object) -> bool:
-    """True for an object of the user's that a name begins at, which need not be held: a trainer."""
+    """True for a user's object, such as a trainer, that a name begins at and need not hold."""
     if value is not name.owner() or isinstance(value, (type, FunctionType, ModuleType)):
         return False
     return isinstance(name.owner, Same) and not name.owner.holds

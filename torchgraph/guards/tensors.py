@@ -61,7 +61,7 @@ def has_layout(tensor: torch.Tensor) -> bool:
 
 
 def has_place(tensor: torch.Tensor) -> bool:
-    """True when it says where this tensor keeps its shape, its strides and its storage."""
+    """True when the layout is known and has a tensor's shape, strides and storage."""
     known = layout()
     return known is not None and tensor.layout is torch.strided and tensor.ndim <= known.dims
 

@@ -71,9 +71,9 @@ class ValueGuard:
         return True
 
     def _by_kind(self) -> list[tuple[int, tuple[int, ...]]]:
-        """(kind, the inputs that it takes) of the conditions of each parameter, once.
+        """(kind, its inputs) of each parameter's conditions, duplicates removed.
 
-        Those belong together that read the same input that is read by the fewest: a slot.
+        Conditions belong to one parameter if they share the input with the fewest readers, a slot.
         """
         positions = {n: i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder"))}
         *_, output = self.gm.graph.nodes
@@ -137,7 +137,7 @@ def _needed(condition: fx.Node) -> list[fx.Node]:
 
 
 def _form(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
-    """Equal for nodes that compute the same of other inputs."""
+    """A key that is equal for nodes with the same computation on other inputs."""
     index = {node: f"%{i}" for i, node in enumerate(nodes)}
     return tuple(
         (

@@ -224,7 +224,7 @@ def _heard(trainer: Any, event: str) -> str:
 
 @contextmanager
 def shadowed(owner: Any, attributes: dict[str, Any]) -> Iterator[None]:
-    """Give an object attributes of its own, before those of its class, for a while."""
+    """Set attributes of an object in the block, in front of those of its class."""
     before = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
     vars(owner).update(attributes)
     try:

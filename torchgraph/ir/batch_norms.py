@@ -1,4 +1,4 @@
-"""The forms of a batch norm in ATen: one computation, with other statistics, writes and kernels."""
+"""Batch norm ops of ATen, which differ in statistics, writes and kernels."""
 
 from __future__ import annotations
 

@@ -154,13 +154,13 @@ def waits(target: object) -> bool:
 
 @functools.cache
 def copies_first(op: object) -> bool:
-    """True for a collective that does not read its argument any more once it has begun."""
+    """True for a collective that copies its argument first and does not read it afterwards."""
     name = schema_of(op).name if isinstance(op, OpOverload) else ""
     return name.rpartition("::")[2] in _COLLECTIVES_IN_PLACE
 
 
 def of_users(target: object) -> bool:
-    """True for an op that is none of torch's: it may have no fake kernel, and draw in silence."""
+    """True for an op that is not torch's: it may lack a fake kernel, and draw unannounced."""
     return isinstance(target, OpOverload) and target.namespace not in _TORCHS
 
 

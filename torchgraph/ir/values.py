@@ -112,7 +112,7 @@ def evaluate(
 
 
 def sized_by_data(node: fx.Node) -> bool:
-    """True for an op whose result's size follows from values, also where the recorded one is known.
+    """True for an op with a data-dependent result size, also where the recorded size is known.
 
     ``nonzero``, ``unique``, ``x[mask]``: a predicate behind it says what the size has to be.
     """

@@ -58,7 +58,7 @@ class MovedElsewhere(ValueMoved):
 
 
 def tell(error: Exception, graphs: Iterable[fx.Graph]) -> None:
-    """Let the other ranks know that a program, in these parts, could not go on here."""
+    """Tell the other ranks that a program with these graphs could not go on here."""
     meets = any(node.target is agree for graph in graphs for node in graph.nodes)
     if meets and not isinstance(error, MovedElsewhere):
         all_hold(False)

@@ -115,7 +115,7 @@ def _compare_none(flags: list[torch.Tensor]) -> None:
 
 
 def _nothing(*_: object) -> None:
-    """On fake tensors there is nothing to compare."""
+    """Do nothing: fake tensors have no values to compare."""
 
 
 expect = define("expect(Tensor value, Tensor expected) -> ()", _compare, _nothing, compiled=False)

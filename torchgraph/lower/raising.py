@@ -87,7 +87,7 @@ def may_raise(node: fx.Node) -> bool:
 
 
 def mark(program: Program) -> None:
-    """Mark the calls that may raise. What an index was checked by before counts."""
+    """Mark the calls that may raise, except those whose index was checked before."""
     moves = set(program.placeholders)
     checked: set[Index] = set()
     for node in program.nodes:
@@ -140,7 +140,7 @@ def indices_of(node: fx.Node) -> list[Index] | None:
 
 
 def _index(index: object, table: object, dim: object, *, wraps: bool = False) -> Iterator[Index]:
-    """``wraps``: it may be counted from the end."""
+    """The index with its range; ``wraps``: negative ones count from the end."""
     if isinstance(index, fx.Node) and isinstance(table, fx.Node) and isinstance(dim, int):
         value, shape = index.meta.get("val"), table.meta["val"].shape
         on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""`Graphed`: an optimizer whose step is one program, for loops that are not one's own."""
+"""`Graphed`: an optimizer whose step is one program, for training loops of others."""
 
 from __future__ import annotations
 

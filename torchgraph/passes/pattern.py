@@ -25,7 +25,7 @@ class CallPattern:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Any value, wherever the same name is the same one; `Match.values` holds it by name."""
+    """A named wildcard: matches any value, the same one at each use; see `Match.values`."""
 
     name: str
 

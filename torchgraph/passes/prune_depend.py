@@ -33,7 +33,7 @@ class PruneDepend(Pass):
         return True
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """An output of the user keeps memory of its own: there a copy takes the place."""
+        """Replace each node by its source, or by a copy where an output needs its own memory."""
         outward = escaping(program)
         for node in list(program.nodes):
             if node.target is not library.after:

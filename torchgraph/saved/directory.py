@@ -356,7 +356,7 @@ def _put(made: Path, target: str) -> None:
 
 
 def _exchange(one: str, other: str) -> None:
-    """Let two directories change places, at once where the system can."""
+    """Exchange two directories, atomically where the system can."""
     library = ctypes.CDLL(None, use_errno=True)
     if hasattr(library, "renameat2"):
         names = os.fsencode(one), os.fsencode(other)

@@ -281,7 +281,7 @@ def _unlike(path: str, own: Any, given: Any) -> list[str]:
 
 
 def _otherwise(path: str, own: Any, given: Any) -> list[str]:
-    """A flag that is another one: what was saved is made for its own."""
+    """The difference of two flags for which the programs are specialised, in words."""
     if (own is None or isinstance(own, (bool, str))) and own != given and ".optimizers." in path:
         return [f"{path}: is {given!r:.40}, and the programs are for {own!r:.40}"]
     return []

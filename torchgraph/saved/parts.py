@@ -124,7 +124,7 @@ def _check(graph: Running, options: Options) -> None:
 
 
 def _serving(graph: Running) -> list[Replay]:
-    """The programs that serve calls; of a step that trains nothing, those of another grad mode."""
+    """The programs that serve calls; without training, those of another grad mode if need be."""
     found = graph._serving()
     modes = ((False, False), (True, False), (False, True))
     for inference, gradients in () if graph.config.options.training else modes:
@@ -134,7 +134,7 @@ def _serving(graph: Running) -> list[Replay]:
 
 
 def not_shown(options: Options) -> Options:
-    """The options of a Graph elsewhere: where programs are shown is a matter of who runs them."""
+    """The options without the dump directory, which is up to whoever runs the programs."""
     return replace(options, passes=replace(options.passes, dump=""))
 
 

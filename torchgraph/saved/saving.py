@@ -125,7 +125,7 @@ def _backend(replay: Replay) -> str:
 
 
 class _Leaves:
-    """The states of all programs: tensors and numbers by keys, and where numbers are in the state.
+    """The states of all programs: tensors and numbers by key, and the places of numbers.
 
     Tensors that are in the state are stored once.
     """

@@ -60,7 +60,7 @@ def rebuilt(
 
 
 def _blank(about: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> LRScheduler:
-    """Without a state. Its class is not called, which would set rates."""
+    """A scheduler without a state, made without a call of its class, which would set rates."""
     if about["kind"] not in _KINDS:
         raise CheckpointDamaged(f"{about['kind']!r:.80} is no schedule of torch's.")
     inner = [_blank(one, optimizers) for one in about["inner"]]

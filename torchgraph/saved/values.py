@@ -211,7 +211,7 @@ def _fake(value: torch.Tensor) -> tuple[str, object]:
 
 
 def _symbol(number: Any) -> tuple[str, object]:
-    """A number that depends on data; one that is known by its value."""
+    """A symbolic number in plain form: its known value, or the type of one that depends on data."""
     if number.node.has_hint():
         return "number", number.node.hint
     return "unknown", type(number).__name__

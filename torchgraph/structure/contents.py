@@ -135,7 +135,7 @@ _end: Any = _EndOfHistory.apply
 
 
 def with_ends(tensors: Sequence[object], ended: Iterable[int]) -> list[object]:
-    """The tensors, of which those at the positions ``ended`` require a gradient, as in eager.
+    """The tensors, those at the positions ``ended`` requiring a gradient as in eager.
 
     A ``backward()`` into one of these raises UnsupportedOutput: it would miss what the step did.
     """

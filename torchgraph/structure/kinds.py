@@ -128,7 +128,7 @@ class Kind:
 
 
 def own(value: object) -> dict[str, object]:
-    """The attributes of an object, whatever its class makes of ``__dict__``."""
+    """The ``__dict__`` of an object, past any override of its class."""
     held: dict[str, object] = object.__getattribute__(value, "__dict__")
     return held
 

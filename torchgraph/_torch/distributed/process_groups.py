@@ -30,7 +30,7 @@ def default_store() -> Store:
 
 
 def connection(store: Store, prefix: str) -> Store:
-    """Another connection to the same store: one that waits holds up nobody on the other.
+    """A second connection to the store: a thread that waits on one does not block the other.
 
     Args:
         prefix: of its keys.

@@ -29,7 +29,7 @@ def fake_store() -> Any:
 
 @contextmanager
 def cut_here(wholes: list[torch.Tensor]) -> Iterator[None]:
-    """In the block, a DTensor of a whole is this rank's part of its own whole: none is sent.
+    """Build DTensors from this rank's whole in the block, in place of the one sent by another rank.
 
     Args:
         wholes: takes them, in their order: one of the ranks would have sent its own.

@@ -25,18 +25,18 @@ def any_wrapper(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
 
 
 def promises(op: OpOverload) -> bool:
-    """True for the op that wraps the result of a collective, and computes nothing."""
+    """True for the op that wraps the pending result of a collective, and computes nothing."""
     return op.namespace == "_c10d_functional" and "_wrap_tensor" in op.name()
 
 
 def through(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-    """Call ``op`` as the class of its arguments has it; the ops of that are heard, not ``op``."""
+    """Call ``op`` by the ``__torch_dispatch__`` of its wrappers: listeners hear the inner ops."""
     return op.redispatch(_PYTHON, *args, **kwargs)
 
 
 @contextmanager
 def layouts_found_unheard() -> Iterator[None]:
-    """In the block, the ops that DTensor runs to find a result's layout are heard by nobody.
+    """Hide from listeners the ops by which DTensor finds a result's layout, in the block.
 
     It does not go by numbers, which may be some that move: it gets what they are now.
     """

@@ -334,7 +334,7 @@ def _drop_absent(graph: fx.Graph) -> None:
 
 
 def _stamp_regenerated(graph: fx.Graph) -> None:
-    """Views of written memory that functionalization makes anew at the end, for the outputs."""
+    """Stamp views that functionalization makes anew at the end, for the outputs."""
     for node in graph.nodes:
         if node.op == "call_function" and "provenance" not in node.meta:
             sources = (provenance(source) for source in node.all_input_nodes)

@@ -53,7 +53,7 @@ class Lookouts:
         return True
 
     def _has_copy(self, entry: Entry) -> bool:
-        """False where the op computes otherwise when it does not write: in place it rounds."""
+        """False where the functional form differs from the in-place one, which rounds."""
         layouts = [self.layouts[ref.index] for ref in refs((entry.args, entry.kwargs))]
         dtypes = {layout.dtype for layout in layouts if layout is not None}
         return not written_by(entry) or (len(dtypes) == 1 and other_form(entry.target) is not None)

@@ -1,4 +1,4 @@
-"""The forms of an op that write where they are told, and where their bits could be others."""
+"""The in-place and out forms of ops, and whether their bits may differ."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def elementwise_out_form(op: object) -> OutForm | None:
 
 
 def minds_form(node: fx.Node) -> bool:
-    """True for an op whose last bits depend on its form.
+    """True for an op whose last bits may depend on its form.
 
     In half precision that is one that takes a number. Of a complex product, the compiler's loop for
     memory that nobody writes rounds once where its other loop rounds twice: writing over an

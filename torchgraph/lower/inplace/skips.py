@@ -53,13 +53,13 @@ def _is_simple(choice: fx.Node) -> bool:
 
 
 def _is_kept(node: fx.Node, choices: list[fx.Node]) -> bool:
-    """True for a choice that stays, and its results: a skipped step takes them from old states."""
+    """True for a choice that remains, or its result: a skipped step takes it from old states."""
     source = node.args[0] if node.target is operator.getitem else node
     return isinstance(source, fx.Node) and source.target is library.keep and source not in choices
 
 
 def _only_leaves(choice: fx.Node, output: fx.Node) -> bool:
-    """True when nothing in the step reads what was chosen: a predicate, say, on a new state."""
+    """True when nothing in the step reads the chosen values, as a predicate may."""
     return all(set(part.users) <= {output} for part in choice.users)
 
 

@@ -39,7 +39,7 @@ COPIES = frozenset({aten.clone.default, aten._to_copy.default})
 
 _BY_OFFSET = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
 
-# Those whose two forms run the same kernel, besides elementwise ones.
+# Ops whose two forms run the same kernel, besides elementwise ones.
 _SAME_KERNEL = frozenset(
     {
         *("addmm", "amax", "amin", "baddbmm", "bmm", "cat", "mean", "mm", "sum"),

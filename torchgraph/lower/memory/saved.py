@@ -25,7 +25,7 @@ _LEAST_BYTES = 4096
 
 
 def read_results(program: Program) -> int:
-    """Let ``hardtanh_backward`` read the result of ``hardtanh``; how often.
+    """Let ``hardtanh_backward`` read the result of ``hardtanh``; the number of rewrites.
 
     Both lie strictly inside of the limits for the same elements.
     """
@@ -69,7 +69,7 @@ class _Again:
         self._late = [user for user in self._readers if not _is_forward(user)]
 
     def run(self) -> bool:
-        """True when it was worth it, and done."""
+        """Recompute the result in the backward if that saves memory; True when it was done."""
         if not self._late or len(self._late) == len(self._readers):
             return False
         position = {node: i for i, node in enumerate(self._nodes)}
@@ -99,7 +99,7 @@ class _Again:
         return found
 
     def _arguments_stay(self, until: int) -> bool:
-        """True when all that the node reads is still there, for the sake of others."""
+        """True when other readers keep all arguments of the node until then."""
         last: dict[int, int] = {}
         chain = set(self._chain)
         for position, node in enumerate(self._nodes):

@@ -74,7 +74,7 @@ def best(values: Sequence[Allocation]) -> OffsetAssignment:
 
 
 def improve(layout: OffsetAssignment, bound: int) -> OffsetAssignment:
-    """Take out the values at the top and place them first, while that makes it smaller."""
+    """Move the values at the top to the front of the order, while the block gets smaller."""
     order = list(layout.offsets)
     for _ in range(_ROUNDS):
         if layout.nbytes <= bound:

@@ -303,13 +303,13 @@ def _never_inside(node: fx.Node) -> bool:
 
 
 def _takes_a_flag(node: fx.Node) -> bool:
-    """True where a comparison of numbers goes in: they are handed to a region as float64."""
+    """True for an op that reads a comparison of numbers: regions get numbers as float64."""
     values = (source.meta.get("val") for source in node.all_input_nodes)
     return any(isinstance(value, (bool, torch.SymBool)) for value in values)
 
 
 def _may_end(node: fx.Node) -> bool:
-    """True for an op that may raise: compiled code may not, or end the process. Ours do raise."""
+    """True for an op whose errors compiled code may miss or turn into an abort; ours do raise."""
     return may_raise(node) and not _name(node).startswith("torchgraph::")
 
 

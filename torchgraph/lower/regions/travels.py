@@ -23,7 +23,7 @@ def begun_early(ops: Sequence[fx.Node], outside: AbstractSet[fx.Node]) -> set[fx
 
 
 def views_between(ops: Sequence[fx.Node], outside: AbstractSet[fx.Node]) -> set[fx.Node]:
-    """Views of what was waited for that nothing compiled reads: a region of these gains nothing."""
+    """Views of waited-for results that no compiled op reads: a region of these gains nothing."""
     found: set[fx.Node] = set()
     for node in ops:
         sources = alias_sources(node)
@@ -37,7 +37,7 @@ def views_between(ops: Sequence[fx.Node], outside: AbstractSet[fx.Node]) -> set[
 
 
 def wait_late(levels: dict[fx.Node, int], outside: AbstractSet[fx.Node]) -> None:
-    """Give waits, and the views of what they give, the level of the first that reads them."""
+    """Give waits, and views of their results, the level of their first reader."""
     shown: dict[fx.Node, None] = {}
     for node in levels:
         view = node in outside and effects.of(node).pure and bool(alias_sources(node))

@@ -119,7 +119,7 @@ class Span(NamedTuple):
 
 @final
 class Clock(Around):
-    """Takes the time after each call: what lies between two of them is the later one's.
+    """Takes the time after each call: the time between two calls is that of the later.
 
     Args:
         now: gives the time, or something that stands for it, such as a CUDA event.

@@ -43,7 +43,7 @@ class OverlapCollectives(Pass):
         return True
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Waits first: what is begun behind one that moves down may begin earlier."""
+        """Delay waits, then advance collectives, which may move before a delayed wait."""
         found = [(node, effects.of(node)) for node in program.nodes]
         waits = [node for node, known in found if known.waits]
         begun = [node for node, known in found if known.communicates]

@@ -66,7 +66,7 @@ class MixedPrecision(Pass):
         return False
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Colour, then cast."""
+        """Colour the nodes, then insert casts."""
         half = Colours(program, self.lists).half
         if half:
             with edit.together():

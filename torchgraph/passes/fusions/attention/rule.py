@@ -238,7 +238,7 @@ def _split(whole: fx.Node, found: _Attention, edit: Rewriter) -> fx.Node:
 
 
 def _mask(found: _Attention, edit: Rewriter) -> fx.Node | None:
-    """In the shape and the sense that the fused op wants: True, or added, where a key counts."""
+    """The mask in the shape and sense of the fused op: True, or a summand, where a key counts."""
     mask = found.mask
     if mask is None:
         return None
@@ -253,7 +253,7 @@ def _mask(found: _Attention, edit: Rewriter) -> fx.Node | None:
 
 
 def _give(last: fx.Node, new: fx.Node, edit: Rewriter) -> list[fx.Node]:
-    """Give the readers of ``last`` what they had, in its layout; returns what may be unread."""
+    """Replace ``last`` by ``new`` in its layout; return the nodes that may be unread."""
     merged = _merged_heads(last, new)
     replaced = last if merged is None else merged
     if merged is not None:

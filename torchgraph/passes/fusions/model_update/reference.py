@@ -162,7 +162,7 @@ def _write(rule: UpdateFunction, own: dict[str, Tensor], options: UpdateOptions)
 
 
 def _gradient(g: Tensor, p: Tensor, n: Numbers, on: Flags) -> Tensor:
-    """Unscaled, clipped, of the sign that is minimized, with its L1 part."""
+    """The gradient unscaled, clipped, negated to maximize, with its L1 part."""
     if "grad_scale" in n:
         g = g / n["grad_scale"]
     if "clip_coef" in n:

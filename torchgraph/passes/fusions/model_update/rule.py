@@ -82,7 +82,7 @@ class FuseModelUpdate(Pass):
         )
 
     def apply(self, program: Program, edit: Rewriter) -> None:
-        """Group by group; then remove the marks and what computed the old values."""
+        """Fuse each group's updates; then remove the marks, and nodes that are unread now."""
         phase = _UpdatePhase(program)
         for group in program.signature.groups:
             marks = [phase.marks[fqn] for fqn in group.parameters if fqn in phase.marks]
