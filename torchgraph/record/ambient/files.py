@@ -1,4 +1,4 @@
-"""Files that a step asks for, and those that it writes, whoever opens them for it."""
+"""Recorder of file accesses: files that a step reads become guards, writes are not replayed."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _READERS = ("torch/serialization.py", "torch/hub.py", "torch/utils/data/")
 
 
 class Files:
-    """What one recording hears of the disk, and of processes that it starts."""
+    """The file accesses of one recording, and the processes that it starts."""
 
     def __init__(self, reached: Reached) -> None:
         self._reached = reached
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Hear of the block, in this thread."""
+        """Record the file accesses of the block, in this thread."""
         outer, _running.files = getattr(_running, "files", None), self
         try:
             with ExitStack() as stack:
@@ -73,7 +73,7 @@ class Files:
         return call
 
     def audited(self, event: str, args: tuple[Any, ...]) -> None:
-        """Python is about to do something with a file."""
+        """Handle an audit event about a file."""
         if not is_listening() or not _is_of_step(sys._getframe(2)):
             return
         if event in _OUTSIDE:
@@ -90,7 +90,7 @@ class Files:
             self._ask("list", "." if args[0] is None else args[0])
 
     def _ask(self, kind: str, path: _Path) -> None:
-        """A path is asked for, and what is asked about it; of an open file it is a number."""
+        """Guard the answer about a path; none for the descriptor of an open file."""
         if isinstance(path, int):
             return
         asks: dict[str, tuple[str, Callable[[], object]]] = {

@@ -1,4 +1,4 @@
-"""Functions that give another value at each call, and code in C that is known to give the same."""
+"""Tables of clocks and other impure functions, and of C functions that are known to be pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAMED: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 @cache
 def clocks() -> dict[int, tuple[object, str]]:
-    """By identity, those functions with their names."""
+    """The clock functions and their names, by identity."""
     found = {}
     for holder, names in _NAMED:
         for name in names:
@@ -49,7 +49,7 @@ def clocks() -> dict[int, tuple[object, str]]:
 
 
 def _in_class(holder: Any, name: str) -> object:
-    """What a class holds under a name, as it lies there."""
+    """The raw attribute of a class under a name, without descriptors."""
     held = (vars(cls)[name] for cls in getattr(holder, "__mro__", ()) if name in vars(cls))
     return next(held, None)
 
@@ -136,14 +136,14 @@ def is_foreign(module: str) -> bool:
 
 
 def words_for(value: Any) -> str:
-    """What a function or an object is called."""
+    """The display name of a function or an object."""
     named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
     module = getattr(named, "__module__", None) or getattr(type(value), "__module__", "")
     return f"{module}.{named.__qualname__}"
 
 
 def parts_of(value: object) -> Iterator[object]:
-    """What an iterator of C, or a function of Python's library, calls or goes through."""
+    """The functions and iterables inside an iterator of C, or a function of Python's library."""
     reduce: Callable[[], Any] | None = getattr(value, "__reduce__", None)
     try:
         found = reduce() if reduce is not None else ()

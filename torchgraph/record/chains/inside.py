@@ -1,4 +1,4 @@
-"""What is in containers: the items that names may lead to."""
+"""Traversal of containers: the items to which names may lead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lies_in(tensor: torch.Tensor, storages: Collection[int]) -> bool:
 
 
 def values_in(container: object) -> list[Any]:
-    """What is in a container, without its keys."""
+    """The values in a container, without its keys."""
     return list(dict.values(container)) if isinstance(container, dict) else elements(container)
 
 
@@ -51,7 +51,7 @@ def keyed(container: object) -> list[tuple[object, object]]:
 
 
 def within(value: object, depth: int = 3) -> Iterator[object]:
-    """A value, and what is in it, where names may lead on."""
+    """A value and its parts, where names may lead on."""
     if is_plain(value):
         return
     yield value
@@ -73,19 +73,19 @@ def is_told_apart(value: object) -> bool:
 
 
 class Lying(NamedTuple):
-    """A container, an array or a tensor in an object."""
+    """A container, an array or a tensor inside an object."""
 
     path: tuple[object, ...]
     """The keys that lead to it; none to the object itself."""
     holder: object
     """The container that it lies in, or in a tuple in it; None where that is not in the object."""
     keys: tuple[object, ...]
-    """Those that lead to it from there."""
+    """The keys that lead to it from the holder."""
     value: object
 
 
 def lying_in(value: object, limit: int = 256) -> Iterator[Lying]:
-    """All that may change in an object, as far as keys lead to it."""
+    """All mutable parts of an object that keys lead to."""
     seen: set[int] = set()
     pending = [Lying((), None, (), value)]
     for _ in range(limit * limit):
@@ -129,7 +129,7 @@ def tensors_under(
 
 
 def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
-    """What is in a container, and in those in it, and did not lie there before.
+    """The objects in a container, at any depth, that were not in it before.
 
     Args:
         before: the look at it then.
@@ -148,7 +148,7 @@ def _beside(value: object, before: object, level: int) -> Iterator[tuple[object,
 
 
 def _held_in(found: object) -> dict[object, object]:
-    """What the look at a container says of each item in it, by position or by the look at a key.
+    """The look at each item that the look at a container holds, by position or key.
 
     Nothing where it is the look at something else, such as a number that moves.
     """
@@ -191,7 +191,7 @@ def tensors_within(value: object) -> dict[int, torch.Tensor]:
 
 
 def held_by(value: object) -> Iterable[object]:
-    """What a container holds, and what a function is given without an argument."""
+    """The items of a container; the receiver, arguments and closure that a callable holds."""
     if parts := parts_of_partial(value):
         function, args, keywords = parts
         return [function, *args, *keywords.values()]

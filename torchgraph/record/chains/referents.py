@@ -1,4 +1,4 @@
-"""What stands behind an object that no chain goes through: a view, a bound method, a library's."""
+"""Objects referenced by values that no chain traverses: views, bound methods, library objects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRITES = {
 }
 """Methods of containers that look at nothing, and leave at its place what there was."""
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
-"""What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
+"""Their items come and go with references elsewhere: ``calls[argument]``, say."""
 PROBED = 4096
 """Attributes of one object that are looked at when all of them count."""
 _NOTHING: dict[object, object] = {}

@@ -1,4 +1,4 @@
-"""One step of a chain, as Python makes it, but without running any code of the user's."""
+"""Resolution of one lookup of a chain by Python's rules, without running user code."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ _LIBRARIES -= {"__main__"}
 
 
 class Source(NamedTuple):
-    """A way to a value."""
+    """The owner and path under which a value is found."""
 
     owner: object
     path: Path
 
     def item(self, key: object) -> Source:
-        """The way on to an item of a container."""
+        """The path extended to an item of a container."""
         return Source(self.owner, (*self.path, (By.ITEM, key)))
 
 
 class Lookup(NamedTuple):
-    """Where one step leads."""
+    """The result of one lookup: the value, and where it is stored."""
 
     value: Any
     owner: object = None
     path: Path = ()
-    """Empty: what is there does not change, or is watched by others."""
+    """Empty where the value is immutable, or guarded elsewhere."""
     absent: tuple[Source, ...] = ()
-    """Where nothing may be, so that it leads there."""
+    """Places that must stay empty for the lookup to give this value."""
     extends: bool = False
-    """The path goes on from the container before."""
+    """True where the path extends that of the container before."""
 
     def sources(self, before: list[Source]) -> list[Source]:
-        """The ways to the value."""
+        """The owners and paths of the value."""
         if self.extends:
             return [Source(owner, (*path, *self.path)) for owner, path in before]
         return [Source(self.owner, self.path)] if self.path else []
@@ -70,7 +70,7 @@ class Lookup(NamedTuple):
 def step_of(
     value: object, key: Any, *, item: bool, guarded: Callable[[object], bool]
 ) -> Lookup | None:
-    """``value[key]`` or ``value.key``; None where code of the object's own says what that is."""
+    """``value[key]`` or ``value.key``; None where user code computes it."""
     if isinstance(value, weakref.ProxyTypes):
         value = value.__init__.__self__
     if item or is_container(value):
@@ -97,7 +97,7 @@ def step_of(
 
 
 def _at(value: object, by: By, key: object) -> Lookup:
-    """What lies there in an object at which names may begin."""
+    """The value of a path's end in an object at which names may begin."""
     path: Path = ((by, key),)
     return Lookup(follow(value, path), value, path)
 
@@ -178,7 +178,7 @@ _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 
 
 def _gives_anew(descriptor: Any) -> bool:
-    """Those of torch's objects and of arrays: tensors and views, another one each time."""
+    """Accessors of torch's objects and of arrays that return a new tensor or view each time."""
     return str(descriptor.__objclass__.__module__).partition(".")[0] in ("torch", "numpy")
 
 
@@ -192,7 +192,7 @@ def imported(frame: FrameType, name: str) -> object:
 
 
 def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[object], bool]) -> object:
-    """What a chain leads to now; `ABSENT` where only the user's own code could say."""
+    """The present value of a chain; `ABSENT` where only user code could tell."""
     value = frame.f_locals.get(chain.name, frame.f_globals.get(chain.name, ABSENT))
     for step in chain.steps:
         key = leads_to(frame, step.key, guarded) if isinstance(step.key, Chain) else step.key
@@ -225,7 +225,7 @@ def has_attribute(value: object, name: str) -> bool:
 
 
 def shadow_of(value: object, key: object) -> Source | None:
-    """Where an attribute would hide what ``__getattr__``, or a property, gives; None: nowhere."""
+    """The place where an attribute would shadow ``__getattr__`` or a property; None: nowhere."""
     if type(key) is not str or key in own(value) or not type(value).__dictoffset__:
         return None
     found = of_class(type(value), key)
