@@ -1,8 +1,7 @@
-"""What lies on the stack while a code object runs, as far as its bytecode tells.
+"""Abstract interpretation of a code object's bytecode: the stack of chains and constants.
 
-The instructions are followed in their order; where several ways meet, a value is what either of
-them leaves there. Nothing here depends on where CPython keeps a stack: of an instruction that is
-not known by name, only `dis.stack_effect` is asked.
+Instructions are followed in order; where paths join, a value is any of theirs. Nothing depends on
+CPython's stack layout: an unknown instruction is handled by `dis.stack_effect` alone.
 """
 
 from __future__ import annotations
@@ -89,23 +88,23 @@ _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
 
 class Scan:
-    """The stack: chains, constants, and None for all else."""
+    """The abstract stack: chains, constants, and None for unknown values."""
 
     def __init__(self, code: CodeType) -> None:
         self.line: int | None = None
         first = code.co_varnames[0] if code.co_argcount else ""
         self._own = Chain(Root.FREE, "__class__"), Chain(Root.LOCAL, first)
-        """What ``super()`` goes by."""
+        """The class and the first argument that ``super()`` uses."""
         self._stack: Stack = []
         self._waiting: dict[int, Stack] = {}
-        """By instruction, what lies there for those who jump to it."""
+        """By jump target, the stack at the jump."""
         self._spans: list[tuple[Chain, Use]] = []
-        """What an attribute is read of on a later line than its name."""
+        """Attribute reads on a later line than that of their name."""
         self._put: dict[object, tuple[int | None, Any]] = {}
         """By variable, or by the mark of a chain: the line that last put something there, what."""
 
     def step(self, ins: dis.Instruction) -> list[tuple[Chain, Use]]:
-        """Run one instruction; gives the chains whose value is used by it."""
+        """Interpret one instruction; gives the chains that it uses."""
         self._stack = joined(self._stack, self._waiting.pop(ins.offset, []))
         if ins.opcode in JUMPS:
             self._jump(ins)
@@ -117,11 +116,11 @@ class Scan:
 
     @property
     def top(self) -> object:
-        """What lies on the top of the stack."""
+        """The top of the stack."""
         return self._peek(1)
 
     def puts(self, chain: Chain) -> tuple[object, ...]:
-        """What was just put where a chain leads: a constant, or None for what the step makes."""
+        """The value just stored in a chain's place: a constant, or None for a computed one."""
         _, value = self._put.get(chain.mark if chain.steps else chain.name, (None, chain))
         if isinstance(value, Constant):
             return (value,)
@@ -156,7 +155,7 @@ class Scan:
             yield from self._other(ins)
 
     def _variable(self, root: Root, name: str) -> Chain | Result:
-        """What a variable holds: also what the same line has put there."""
+        """The value of a variable, which the same line may have stored."""
         chain = Chain(root, name, line=self.line)
         line, value = self._put.get(name, (None, None))
         if line is None or line != self.line or root is Root.GLOBAL:
@@ -164,7 +163,7 @@ class Scan:
         return Result((chain, *chains_of(value))[:GIVEN])
 
     def _pushes(self, ins: dis.Instruction) -> bool:
-        """Run an instruction that uses nothing; False for others."""
+        """Interpret an instruction that only pushes; False for others."""
         name = ins.opname
         if name in _ROOTS:
             if _effect(ins) == 2:  # an empty place, where a function is to be called
@@ -186,7 +185,7 @@ class Scan:
         return True
 
     def _imports(self, ins: dis.Instruction) -> bool:
-        """Run an instruction of ``from module import name``."""
+        """Interpret an instruction of ``from module import name``."""
         if ins.opname == "IMPORT_FROM":
             self._stack.append(self._then(self._peek(1), False, ins.argval))
         elif ins.opname == "IMPORT_NAME":
@@ -199,7 +198,7 @@ class Scan:
         return True
 
     def _moves(self, ins: dis.Instruction) -> bool:
-        """Run an instruction that copies values on the stack or changes their order."""
+        """Interpret an instruction that copies or reorders stack values."""
         name = ins.opname
         if name in ("COPY", "DUP_TOP"):
             self._stack.append(self._peek(ins.arg or 1))
@@ -256,13 +255,13 @@ class Scan:
             self._stack.append(_COUNTED if counted else made)
 
     def _fill(self, values: list[object]) -> None:
-        """A display is filled: below lies the list, set or dict."""
+        """Interpret the filling of a list, set or dict display below on the stack."""
         made = made_of([self._peek(1), *values])
         if self._stack and made.chains:
             self._stack[-1] = made
 
     def _compared(self, name: str) -> Used:
-        """What ``a is b`` and ``a in b`` ask for."""
+        """The uses in ``a is b`` and ``a in b``."""
         one, other = self._peek(2), self._peek(1)
         if name == "IS_OP" and not _is_single(other):
             yield from used(one, Use.COMPARED)
@@ -271,7 +270,7 @@ class Scan:
             yield from used(one, Use.AMONG)
 
     def _match(self, ins: dis.Instruction) -> Used:
-        """A pattern: what it looks at stays where it is, but for a class pattern."""
+        """Interpret a pattern match, which keeps its subject on the stack."""
         if ins.opname == "MATCH_CLASS":
             held, kind, names = self._take(3)
             yield from used(held, Use.INSIDE)
@@ -297,7 +296,7 @@ class Scan:
         self._stack.append(None if found is None else found.then(False, ins.argval))
 
     def _call(self, ins: dis.Instruction) -> Used:
-        """What is called is named; its arguments may be used in any way."""
+        """Interpret a call: the callable is named, its arguments may be used in any way."""
         name = ins.opname
         places = 2 if name == "CALL_METHOD" else _PLACES
         ex = name == "CALL_FUNCTION_EX"
