@@ -71,10 +71,10 @@ def take(
 ) -> Outcome:
     """Record one eager step: ``build``, its backward passes, the optimizers' own steps.
 
-    ``built`` is called before the update: is the loss returned. Not ``observed``: the tape is empty.
-    ``may_rest``: a step without ``backward()`` updates nothing, else it is an error. ``strict``: what
-    no program can hold is raised, else `Outcome.eager` says it. ``owned``: free tensors, unknown in a
-    step that is not observed; no result lies in their memory.
+    ``built`` is called before the update with whether the loss is returned. Not ``observed``: the
+    tape is empty. ``may_rest``: a step without ``backward()`` updates nothing, else it is an error.
+    ``strict``: what no program can hold is raised, else `Outcome.eager` says it. ``owned``: free
+    tensors, unknown in a step that is not observed; no result lies in their memory.
 
     Raises:
         CaptureError and its kin, or what ``build`` raises: all is as before.
