@@ -81,7 +81,7 @@ class Histories:
         self._met.append(_Met(leaf, tensor, tensor.grad_fn, has_history(tensor)))
 
     def why(self, changes: Iterable[tuple[Item, object, object]]) -> str:
-        """Why no program can stand for the step; empty where one can.
+        """The reason that no program can stand for the step; empty where one can.
 
         A later call may send gradients into what this one has computed, or this one has sent some
         into what an earlier one had. ``changes``: (place, what lay there, what it holds now).

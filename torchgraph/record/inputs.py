@@ -45,7 +45,7 @@ class Inputs:
         self._contents, self._add, self._gradient = contents, add, gradient
         self._arguments: list[tuple[Leaf, int]] = []
         self._trained: list[bool] = []
-        """By argument, whether it came as one that requires a gradient."""
+        """By argument, its ``requires_grad`` at entry."""
         self._attributes: list[dict[str, object]] = []
         """By argument, its attributes at entry."""
         self.free: list[tuple[Leaf, int]] = []

@@ -390,7 +390,7 @@ class _Taking:
         )
 
         def more(name: str, value: object) -> OutputSlot:
-            """One more result of the program: a number that ends in a place."""
+            """Add an output to the program: a number that a place receives."""
             outputs.insert(len(tensors), (output_of(name, value), Ref(self._recorder.index(value))))
             tensors.append(result_of(value))
             return OutputSlot(len(tensors) - 1)

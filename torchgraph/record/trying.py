@@ -22,7 +22,7 @@ from .side_effects.stored_tensors import StoredTensors
 
 _HANDED = "a number that the step moves is handed to code that takes Python's own alone"
 _SWALLOWED = (TypeError, AttributeError, RuntimeError)
-"""What code raises that takes no number which moves."""
+"""Exceptions raised by code that rejects symbolic numbers."""
 
 
 class Before:

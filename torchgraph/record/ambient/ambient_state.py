@@ -54,7 +54,7 @@ class LeftOut(NamedTuple):
     logs: Sequence[Said] = ()
     """Lines that log."""
     unknown: Sequence[Said] = ()
-    """Functions in C that were reached, and that nobody knows."""
+    """Functions in C that were reached, and may be impure."""
 
 
 class AmbientState:

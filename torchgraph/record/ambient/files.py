@@ -28,7 +28,7 @@ _HOLDERS: tuple[Any, ...] = (os, *(one for one in _KEPT if vars(one)["stat"] is 
 _LISTS = ("listdir", "scandir")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime", "os.link")
-"""What Python tells an audit hook of changes on the disk."""
+"""Audit events of Python for changes on the disk."""
 _OUTSIDE = ("subprocess.Popen", "os.system", "socket.connect", "socket.getaddrinfo")
 _ASIDE = ("importlib", "linecache", "tokenize", "traceback", "inspect", "warnings", "zipimport")
 """Modules of Python's library that read files for their own sake."""
@@ -105,7 +105,7 @@ class Files:
 
 
 def _told(path: _Path, follows: bool) -> object:
-    """What tells a file as it is from what it was, or may be; an error's name where it is none."""
+    """The identity, size and time of a file; the name of an error where there is none."""
     try:
         found = os.stat(path, follow_symlinks=follows)
     except (OSError, ValueError) as error:
@@ -156,7 +156,7 @@ _running = threading.local()
 
 @contextmanager
 def _events() -> Iterator[None]:
-    """In the block, Python's events are heard: by a hook of C that passes over most of them."""
+    """Receive Python's audit events in the block, filtered by a hook in C."""
     compiled: Any = _extension.guards()
     if compiled is None:
         _install()

@@ -40,7 +40,7 @@ from . import functions, settings
 
 _CACHED = type(functools.lru_cache(len))
 _RESULTS = 64
-"""Results of a cached function that are told apart."""
+"""Limit of the results of a cached function that are compared."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
 _ITERATES: tuple[type, ...] = (type(iter(list, 0)), map, filter, zip, enumerate)
 _HOLDS = (functools.partial, operator.attrgetter, operator.itemgetter, operator.methodcaller)
@@ -55,7 +55,7 @@ _FUNCTIONS = (
 _ANSWER: Path = ((By.SLOT, "answer"),)
 """The path from a question to its answer."""
 _DEPTH = 12
-"""Lines of libraries behind which the user's line is looked for."""
+"""Limit of the library frames above the user's line."""
 _Meets = Callable[["Reached", Any, "SourceLine | None", int], None]
 
 
@@ -110,7 +110,7 @@ class Reached:
         self.settings: dict[str, object] = {}
         """The settings at the start of the step, by their words."""
         self._moving: dict[int, _Moving] = {}
-        """By identity, generators and files that are read."""
+        """By identity, the generators and files that are read."""
         self.opened: set[object] = set()
         """Paths that the step has opened itself."""
         self.logs: dict[tuple[str, SourceLine | None], None] = {}
@@ -120,7 +120,7 @@ class Reached:
         self.unknown: dict[str, SourceLine | None] = {}
         """Functions in C that may be impure."""
         self._seeds = False
-        """True once something was reached that gives a generator another state."""
+        """True once the step has reached a function that sets a generator's state."""
         self._made: dict[int, Same] = {}
         """Generators and files that the step has made: each call makes them alike."""
         self._is_made = False
@@ -212,7 +212,7 @@ class Reached:
                 self.ask(("seed", id(value)), "initial_seed()", value.initial_seed, where)
 
     def _is_new(self, value: object) -> bool:
-        """True for what was met for the first time, and is not of the step's own making."""
+        """True for an object reached for the first time, and not made by the step."""
         known = self._made.get(id(value))
         if id(value) in self._moving or (known is not None and known() is value):
             return False
@@ -252,7 +252,7 @@ class Reached:
             self.meet(owner, where, level + 1)
 
     def _known(self, value: object, where: SourceLine | None) -> bool:
-        """Ask what a function or class goes by of which that is known; False for others."""
+        """Guard the settings on which a known function or class depends; False for others."""
         found = settings.functions().get(id(value))
         if found is not None:
             _, words, ask = found

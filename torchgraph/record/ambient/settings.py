@@ -39,7 +39,7 @@ def _precision() -> str:
 
 
 def _rows() -> Iterator[tuple[Callable[[], object], str]]:
-    """(what asks, the paths of functions in torch), the asking one first."""
+    """(getter, the paths of functions in torch), the getter first."""
     mode = torch.get_deterministic_debug_mode
     warns = torch.is_deterministic_algorithms_warn_only_enabled
     yield from (
@@ -93,7 +93,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 GETCWD = os.getcwd
-"""Python's own: while a step is recorded another one stands for it."""
+"""Python's own function, which a patch replaces during a recording."""
 
 
 def _decimal() -> object:
@@ -103,7 +103,7 @@ def _decimal() -> object:
 
 @functools.cache
 def functions() -> dict[int, tuple[object, str, Callable[[], object]]]:
-    """By identity, functions and classes that go by a setting, or set it: how to ask for it."""
+    """By identity, functions and classes that read or set a setting, with its getter."""
     rows: list[tuple[object, str, Callable[[], object]]] = [
         (sys.getrecursionlimit, "sys.getrecursionlimit()", sys.getrecursionlimit),
         (sys.getswitchinterval, "sys.getswitchinterval()", sys.getswitchinterval),
@@ -132,7 +132,7 @@ _OF_MATMUL = (
     "allow_fp16_accumulation",
     "fp32_precision",
 )
-"""What ``torch.backends.cuda.matmul`` computes when it is asked."""
+"""Computed attributes of ``torch.backends.cuda.matmul``."""
 
 
 def read_by(holder: Any) -> tuple[str, Callable[[], object]] | None:

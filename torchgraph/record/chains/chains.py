@@ -17,7 +17,7 @@ class Root(enum.Enum):
     MODULE = "module"
     """A module that the line imports, by its name, with a dot for each level of a relative one."""
     RETURNED = "returned"
-    """What a function returns that the line calls."""
+    """The return value of a function that the line calls."""
 
 
 class Use(enum.IntEnum):
@@ -42,9 +42,9 @@ class Key(enum.Enum):
     """A key that the code fixes without fixing which value it selects."""
 
     EACH = "..."
-    """To one item of a container, nobody knows which."""
+    """An unknown item of a container."""
     MADE = "()"
-    """From a class to an object of it, which the step makes."""
+    """An object that the step makes of a class."""
 
     def __str__(self) -> str:
         return self.value
@@ -173,7 +173,7 @@ class Line(NamedTuple):
     returned: Reads
     """The uses of the return value of a function that the line calls."""
     put: Mapping[object, object]
-    """By the mark of a chain that a branch of the line replaces, the constant that it puts there.
+    """By the mark of a chain that a branch of the line assigns, the constant assigned.
 
     None for something that the step makes.
     """

@@ -27,7 +27,7 @@ from ...structure import Unfit, mutable_parts, parts_of_partial, tensors_in
 from ..tape.watch import is_plain
 
 _MARKED = 4096
-"""Items of a container that are looked at one by one."""
+"""Limit of the items of a container that are traversed."""
 
 
 def lies_in(tensor: torch.Tensor, storages: Collection[int]) -> bool:
@@ -78,7 +78,7 @@ class Lying(NamedTuple):
     path: tuple[object, ...]
     """The keys that lead to it; none to the object itself."""
     holder: object
-    """The container that it lies in, or in a tuple in it; None where that is not in the object."""
+    """The container around it, or around a tuple around it; None outside of the object."""
     keys: tuple[object, ...]
     """The keys that lead to it from the holder."""
     value: object
@@ -112,7 +112,7 @@ def containers_within(value: object) -> dict[tuple[object, ...], int]:
 def tensors_under(
     value: object, before: object, words: str, level: int = 0
 ) -> Iterator[tuple[str, Path, torch.Tensor, object]]:
-    """(words, path, tensor, what lay there before) of the tensors to which keys lead.
+    """(words, path, tensor, the earlier look) of the tensors to which keys lead.
 
     Args:
         before: the look at the container then.
@@ -141,7 +141,7 @@ def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
 
 
 def _beside(value: object, before: object, level: int) -> Iterator[tuple[object, object, object]]:
-    """(key, item, the look at what lay there before) of what is in a container."""
+    """(key, item, the earlier look) of the items in a container."""
     held = _held_in(before)
     for key, item in keyed(value) if level < DEEPEST else ():
         yield key, item, held.get(_look_at_key(key) if isinstance(value, dict) else key)
@@ -159,12 +159,12 @@ def _held_in(found: object) -> dict[object, object]:
 
 
 def _look_at_key(key: object) -> Any:
-    """The look at the key of a dict, from what stands for it in a path."""
+    """The look at a dict key, from its form in a path."""
     return key if isinstance(key, Same) else look(key)
 
 
 def lay_at(path: Path, before: object, tensor: torch.Tensor) -> bool:
-    """True for a tensor that lay there in a container, as that was before."""
+    """True where a tensor was at a path in a container, by the earlier look."""
     for by, key in path:
         held = _held_in(before) if by is By.ITEM and type(key) is not bool else {}
         found = key if key in held else _look_at_key(key)
@@ -175,7 +175,7 @@ def lay_at(path: Path, before: object, tensor: torch.Tensor) -> bool:
 
 
 def objects_in(value: object) -> dict[int, object]:
-    """By identity, what is in an object, or among the arguments of a call, and may change."""
+    """By identity, the mutable parts of an object, or of the arguments of a call."""
     try:
         return {id(held): held for _, held, _ in mutable_parts(value)}
     except Unfit:
@@ -183,7 +183,7 @@ def objects_in(value: object) -> dict[int, object]:
 
 
 def tensors_within(value: object) -> dict[int, torch.Tensor]:
-    """By identity, the tensors in an object."""
+    """The tensors in an object, by identity."""
     try:
         return {id(tensor): tensor for _, tensor in tensors_in(value)}
     except Unfit:

@@ -61,7 +61,7 @@ def _parts(value: Any) -> list[Iterable[object]]:
 
 
 def _not_plain(value: object) -> Iterator[object]:
-    """The items, where not all are numbers and strings: to ask for all kinds at once is quick."""
+    """The items, unless all are numbers and strings: one set operation, which is quick."""
     return chain.from_iterable(
         part for part in _parts(value) if not PLAIN.issuperset(map(type, part))
     )

@@ -18,7 +18,7 @@ from .chains import Use
 from .inside import lies_in, tensors_under
 
 Counts = Counter[tuple[int, str]]
-"""How often ``+=`` has moved an attribute, by object and name."""
+"""The number of times that ``+=`` has changed an attribute, by object and name."""
 RowKey = tuple[int, Path, bool]
 """(identity of an owner, a path from it, whether its contents count): a row of the access log."""
 Touches = list[tuple[RowKey, Use]]
@@ -139,7 +139,7 @@ def idle(one: Touched, inputs: set[int], kept: Callable[[object], bool]) -> Touc
 def unmoved_in(
     one: Touched, value: object, met: set[int], kept: Callable[[object], bool]
 ) -> Iterator[Touched]:
-    """The tensors in a container that the step computes with, and has left where they lay."""
+    """The tensors in a container that the step computes with, still at their places."""
     for words, path, tensor, was in tensors_under(value, one.name.found, one.name.shown):
         if was == look(tensor) and (lies_in(tensor, met) or kept(tensor)):
             name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)

@@ -303,7 +303,7 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """Equal to the last bit; all NaNs are one, and so is all data of tensors on ``meta``."""
+    """True for equal bits; all NaNs are equal, and so is all data on ``meta``."""
     if old.is_meta or new.is_meta:
         return old.is_meta and new.is_meta
     if old.is_complex():

@@ -44,7 +44,7 @@ class Outcome:
     leaves: list[tuple[Leaf, int]]
     """The inputs with their values on the tape: the step's, the call's, free ones."""
     outputs: list[tuple[OutputSpec, object]]
-    """With a `Ref` or a constant each."""
+    """The outputs of the program, with a `Ref` or a constant each."""
     written: dict[str, set[int]]
     """Under a GradScaler, which optimizers' steps write a tensor."""
     calls: list[CallRecord]
@@ -52,13 +52,13 @@ class Outcome:
     """(path, object, attribute, value) of what the step read."""
     changes: list[Change]
     names: list[Name]
-    """What the user's code read by name."""
+    """The reads of the user's code by name."""
     aliases: Sequence[Alias]
     outside: list[nn.Module]
     loss_path: str | None
     loss: torch.Tensor | None
     after: Step
-    """The step as the call left it: a buffer that it rebound is another tensor now."""
+    """The step at the end of the call, with the buffers that it rebound."""
     relaid: str = ""
     """A state or argument with another dtype, shape or strides now: ``self.linear.to(...)`` or
     ``x.t_()`` in `build`."""
@@ -86,7 +86,7 @@ class Outcome:
     one_launch: bool = False
     """True where a CUDA Graph runs the step: no tensor value becomes a number."""
     raised: frozenset[tuple[type[BaseException], object, int]] = frozenset()
-    """(class, code, line) of what was raised in the user's lines, which went on."""
+    """(class, code, line) of exceptions in the user's lines that the step caught."""
     plain: str = ""
     """Why numbers were not symbolic, where that is so."""
     made: Mapping[str, int] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Outcome:
     lenient: bool = False
     """True where that is never an error."""
     left_out: LeftOut = field(default_factory=LeftOut)
-    """What no replay does, besides."""
+    """The side effects that replays omit."""
 
     def varies(self, before: Outcome | None) -> bool:
         """True where user lines read another number than in ``before``, pointers excepted."""

@@ -30,7 +30,7 @@ _FILLS = frozenset({
     aten.zeros.default,
     aten.zeros_like.default,
 })  # fmt: skip
-"""Ops whose results depend on no other tensor's values: later steps hold something else there."""
+"""Ops whose results depend on no other tensor's values, which later steps replace."""
 
 
 def predicted(outcome: Outcome) -> Outcome | None:

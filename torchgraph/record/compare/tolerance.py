@@ -12,7 +12,7 @@ from ...ir.names import key_of, last_of, parameter_of
 from .compare import same_bits
 
 _ROUNDING = 64
-"""Times the dtype's epsilon: what sums in another order may change."""
+"""Rounding of sums in another order, in multiples of the dtype's epsilon."""
 
 
 class _Slot(NamedTuple):

@@ -41,7 +41,7 @@ _DRAWS_BY_SHAPE = frozenset(
         aten.log_normal.default,
     }
 )
-"""Draws into a tensor that is not there yet, as the dropout of a transform of torch.func."""
+"""Draws into a new tensor, as the dropout of a transform of torch.func."""
 
 
 class Facts(NamedTuple):

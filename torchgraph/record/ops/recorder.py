@@ -34,7 +34,7 @@ from .wrapped import Wrapped, any_wrapper
 
 aten = torch.ops.aten
 _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout})
-"""Types of arguments that stand on the tape as they are."""
+"""Types of arguments that the tape holds as they are."""
 
 
 _NEVER_RAISE = frozenset(

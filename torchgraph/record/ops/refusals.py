@@ -239,7 +239,7 @@ def readable_errors() -> Iterator[None]:
 
 
 _DEVICES = ("two different devices", "same device", "not on the expected device")
-"""What torch says where devices do not fit."""
+"""Texts in torch's errors about mismatched devices."""
 
 
 def _line_of(error: BaseException) -> SourceLine | None:

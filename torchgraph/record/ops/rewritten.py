@@ -1,4 +1,4 @@
-"""Ops that a program holds in another form than the one that ran.
+"""Ops that a program holds in another form than the op that ran.
 
 ``native_batch_norm`` and ``cudnn_batch_norm`` write running statistics without saying so: a call
 that does becomes one of an op with the same kernel that tells the truth. ``bernoulli_`` and

@@ -144,7 +144,7 @@ _USES = {
 
 
 _Looked = tuple[object, Chain, Use]
-"""A value, the attribute of it that is looked at or replaced, and which of both."""
+"""A value, the attribute that is read or assigned, and the use."""
 _Observer = Callable[[FrameType, _Looked, object], None]
 """Called with the frame, the lookup, and the result; `ABSENT` before there is one."""
 

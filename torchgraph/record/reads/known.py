@@ -17,7 +17,7 @@ from typing import Any
 
 _Place = Callable[[Any], Any]
 CASES: list[tuple[FunctionType, _Place]] = []
-"""The functions, and where what each reads lies."""
+"""The functions, and the places that they read."""
 
 
 class KnownPart:

@@ -283,7 +283,7 @@ class NameWatch:
         self.follow.follow(chain, use, value, sources)
 
     def _is_known(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> bool:
-        """True where the line has read this before, as each turn of a loop does, and all is there.
+        """True where the line has read this before, as in a loop, and nothing has changed.
 
         A container is looked at item by item: a loop over it would do so once for each of them.
         """

@@ -61,19 +61,19 @@ _PAIRS = ("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
 _STORES = frozenset({"STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME", "POP_TOP"})
 _STORED_NAMES = {"STORE_GLOBAL": Root.GLOBAL, "STORE_DEREF": Root.FREE}
 _POPS = {"STORE_ATTR": 2, "STORE_SUBSCR": 3, "DELETE_SUBSCR": 2, "DELETE_ATTR": 1}
-"""How many values these take; they leave none."""
+"""The number of values that these instructions pop; they push none."""
 _LEAVES_NONE = ("LIST_", "SET_", "MAP_", "DICT_", "POP_", "RETURN", "JUMP_IF", "RAISE", "RERAISE")
 _ALONE = frozenset(
     {"NOP", "RESUME", "CACHE", "PRECALL", "KW_NAMES", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL"}
 ) | {"NOT_TAKEN", "DELETE_FAST", "DELETE_NAME", "DELETE_GLOBAL", "DELETE_DEREF"}
-"""They leave the stack as it is."""
+"""Instructions without an effect on the stack."""
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE", "RERAISE", "JUMP_FORWARD", "JUMP_A", "JUMP_BACK")
-"""How the names of instructions begin that the next one never follows."""
+"""Prefixes of instructions that never fall through to the next one."""
 JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _BESIDES = {"CALL_KW": 1, "CALL_FUNCTION_KW": 1}
 """Values above the arguments of a call: the names of the keywords."""
 _PLACES = 1 if sys.version_info < (3, 11) else 2
-"""How many values lie below the arguments: what is called, and its object or nothing."""
+"""The number of values below the arguments of a call: the callable, and its receiver."""
 _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FROM_ITER"})
 _ROTATED = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
 """Until Python 3.10: how deep the value on the top is put."""
@@ -83,7 +83,7 @@ _PLAIN_RESULTS = ("COMPARE_OP", "CONTAINS_OP", "IS_OP", "FORMAT_", "UNARY_NOT", 
 _JUMPS_IF = ("POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "POP_JUMP_BACKWARD_IF")
 _TESTS = (f"{jump}_{side}" for jump in _JUMPS_IF for side in ("TRUE", "FALSE"))
 _ASK_TRUTH = ("TO_BOOL", "UNARY_NOT", "JUMP_IF_", *_TESTS)
-"""What asks of a container whether there is anything in it."""
+"""Operations that test whether a container is empty."""
 _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
 
@@ -101,7 +101,7 @@ class Scan:
         self._spans: list[tuple[Chain, Use]] = []
         """Attribute reads on a later line than that of their name."""
         self._put: dict[object, tuple[int | None, Any]] = {}
-        """By variable, or by the mark of a chain: the line that last put something there, what."""
+        """By variable or mark of a chain: the line that last stored there, and the value."""
 
     def step(self, ins: dis.Instruction) -> list[tuple[Chain, Use]]:
         """Interpret one instruction; gives the chains that it uses."""
@@ -332,7 +332,7 @@ class Scan:
         self._stack.append(formats(held) if form else self._then(held, False, ins.argval))
 
     def _then(self, held: object, item: bool, key: object) -> object:
-        """One step further; what the same line has put there lies there.
+        """The chain with one more lookup; a value stored by the same line replaces it.
 
         A number that it has moved on there is read, as it was before, by who reads it now.
         """

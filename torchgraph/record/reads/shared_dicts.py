@@ -18,7 +18,7 @@ class SharedDicts:
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[object, dict[int, object]]] = {}
-        """By the identity of a dict: the dict, and the objects by their identities."""
+        """By the identity of a dict: the dict, and its objects by their identities."""
 
     def first(self, owner: object) -> object:
         """The first object with the ``__dict__`` of ``owner``."""

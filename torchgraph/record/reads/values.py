@@ -23,7 +23,7 @@ from ..chains.chains import (
 Used = Iterator[tuple[Chain, Use]]
 Stack = list[object]
 GIVEN = 8
-"""So many places are followed that one value may come from."""
+"""Limit of the chains that one value may come from."""
 _SETTERS = ("setattr", "delattr")
 
 _LOOKERS = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
@@ -33,7 +33,7 @@ _WHOLE = {
     "id": Use.COMPARED,
     "len": Use.ITEMS,
 }
-"""What functions of Python's, called by these names, read of their arguments."""
+"""The uses of their arguments by functions of Python's with these names."""
 _UNKNOWN = (None, Use.WHOLE)
 GLOBALS = Chain(Root.RETURNED, "globals()")
 

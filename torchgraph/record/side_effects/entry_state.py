@@ -278,7 +278,7 @@ def is_plain_tensor(value: object) -> bool:
 
 
 def first_places(items: Iterable[object]) -> tuple[int, ...]:
-    """For each item the first place where the same tensor lies."""
+    """By item, the index of the first item that is the same tensor."""
     first: dict[int, int] = {}
     return tuple(
         first.setdefault(id(item), place) if isinstance(item, torch.Tensor) else place

@@ -147,7 +147,7 @@ class GradFields:
         return f"{found} lies in the memory of another tensor after the step" if found else ""
 
     def _shared(self, states: set[int]) -> str:
-        """The first gradient that is left in memory of a state, or of another one."""
+        """The first gradient that aliases the memory of a state, or of another gradient."""
         parts: dict[int, list[tuple[int, int]]] = {}
         for key, leaf in self._parameters.items():
             now = gradient_of(leaf.value)

@@ -395,7 +395,7 @@ def _asked(met: Met, watch: AttributeWatch, arguments: Sequence[torch.Tensor]) -
 
 
 def _plain_number(found: object) -> object:
-    """The number of a `look`; None for all else."""
+    """The number of a `look`; None for others."""
     if not (isinstance(found, tuple) and len(found) == 2):
         return None
     kind, value = found
@@ -403,7 +403,7 @@ def _plain_number(found: object) -> object:
 
 
 def _kind_of(leaf: Leaf) -> Name:
-    """The name of a number that moves: the next one is of its type."""
+    """The guard on the type of a symbolic number."""
     kind = type(leaf.value)
     name: Name = leaf.root.name
     return replace(
@@ -437,7 +437,7 @@ def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
 
 
 def _was_in(value: object, found: object) -> bool:
-    """True for an object that lay in the container before: names lead to what is in it."""
+    """True for an object that was in the container before, where names lead to its content."""
     if isinstance(found, tuple):
         return any(_was_in(value, one) for one in found)
     return isinstance(found, Same) and found() is value
@@ -487,7 +487,7 @@ def _the_same(one: Touched) -> Name:
 
 
 def _hides(one: Touched, value: object) -> str:
-    """Why an object that the step made there may hide tensors; empty where it cannot."""
+    """Why a new object of the step may hide tensors; empty where it cannot."""
     old = one.same_object or one.container is value or type(one.name.found) is Never
     return "" if old else hidden_in(value)
 

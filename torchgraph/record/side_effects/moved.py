@@ -28,7 +28,7 @@ def items_of(container: Any) -> dict[object, object]:
 
 
 def keys_moved(was: dict[object, object], held: dict[object, object]) -> list[object]:
-    """The keys with another value than before, or with none any more."""
+    """The keys whose value was replaced, added or removed."""
     gone = [key for key, value in was.items() if held.get(key, ABSENT) is not value]
     return gone + [key for key in held if key not in was]
 

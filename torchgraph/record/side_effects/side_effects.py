@@ -97,7 +97,7 @@ class Action:
     call: Callable[..., object]
     args: tuple[object, ...]
     kwargs: dict[str, object]
-    """With an `OutputSlot` for each tensor."""
+    """The keyword arguments, with an `OutputSlot` for each tensor."""
 
 
 @dataclass(frozen=True)
@@ -264,5 +264,5 @@ def _layouts(tensors: list[torch.Tensor]) -> tuple[list[Any], ...]:
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
-    """What a kept tensor is like, without its history: in eager it may have one."""
+    """The layout of a stored tensor, without its history, which it may have in eager."""
     return TensorMeta.of(tensor.detach())

@@ -195,7 +195,7 @@ class StoredTensors:
         given: Sequence[torch.Tensor],
         pinned: Sequence[torch.Tensor],
     ) -> list[tuple[Leaf, int]]:
-        """``free`` with what lay at a place that has something else now as arguments.
+        """``free`` with the earlier tensors of reassigned places as arguments.
 
         Args:
             given: the arguments of the call.
@@ -310,7 +310,7 @@ class StoredTensors:
         return Appended(name, place.holder, number) if number >= 0 else None
 
     def _is_shifted(self, place: Item) -> bool:
-        """True in a full deque that the step appends to: that moves all that is in it."""
+        """True in a full deque to which the step appends, which shifts all items."""
         if not isinstance(place.holder, _GROWING):
             return False
         holder, before = place.holder, self._list(place)

@@ -73,7 +73,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class OutputTree:
-    """An object made anew by each call."""
+    """An object that each call makes anew."""
 
     root: object = field(compare=False)
     """The root node of the object, from `structure`."""

@@ -117,7 +117,7 @@ _BUILTINS: dict[str, object] = {
     "type": Type,
 }
 _CALLED: dict[str, object] = {"float": _Float, "int": _Int}
-"""What may stand for a class where that is called, and there alone."""
+"""Replacements of a class where it is called, and there alone."""
 
 
 def _names(

@@ -117,9 +117,9 @@ _SIZES: dict[str, Callable[..., object]] = {
     "sym_or": operator.or_,
     "sym_not": operator.not_,
 }
-"""What C++ computes of sizes, strides and bounds."""
+"""Computations of C++ on sizes, strides and bounds."""
 _FACTORS = frozenset({"add", "sub", "mul", "neg"})
-"""What it computes of factors, in floats as Python has them."""
+"""Computations of C++ on factors, in Python floats."""
 
 
 class _Nobody:

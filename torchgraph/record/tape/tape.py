@@ -16,9 +16,9 @@ from ...lines import SourceLine, in_subscript, looker
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
 Arguments = tuple[Args, Kwargs]
-"""What an op is called with."""
+"""The positional and keyword arguments of an op."""
 Outs = int | list["Outs"] | None
-"""The number of the value that an op returned, or a list of them; None where there is none."""
+"""The value number of a result, or a list of them; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

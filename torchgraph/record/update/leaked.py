@@ -21,7 +21,7 @@ from ..tape.freeze import freeze
 from ..tape.number import Integer, Number
 
 _DEEPEST = 4
-"""Tuples in tuples that are made anew. What is not found computes as a plain number does, too."""
+"""Limit of nested tuples that are rebuilt. Numbers beyond it compute as plain ones, too."""
 
 _Plain = dict[int, Any]
 """By the identity of a number, its plain replacement."""
@@ -96,7 +96,7 @@ def _refill(holder: object) -> None:
 def _held(
     found: list[Number | Integer], besides: Collection[object]
 ) -> tuple[list[Any], list[Any]]:
-    """Those to which something leads that was there before the step, or that still runs.
+    """The numbers reachable from objects older than the step, or from running frames.
 
     All that Python holds is gone through once: in a process of a million objects that takes a
     tenth of a second. The recording runs without collections: what it makes is young, and holds on
