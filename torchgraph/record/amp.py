@@ -1,4 +1,4 @@
-"""Mixed precision as torch has it: autocast around the forward part of `build`."""
+"""Mixed precision: `torch.autocast` around the forward part of `build`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Autocast:
     def __init__(
         self, dtype: torch.dtype | None, tensors: Iterable[object], *, trains: bool | None = None
     ) -> None:
-        """``trains``: the step runs for the user, and updates weights; None: it does not."""
+        """``trains``: a step for the user that updates weights; None: no such step."""
         self._dtype, self._trains = dtype, trains
         self._tensors = [value for value in tensors if isinstance(value, torch.Tensor)]
         devices = {value.device.type for value in self._tensors}
@@ -36,7 +36,7 @@ class Autocast:
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """On."""
+        """Enable autocast in the block."""
         outer = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(self._keeps_casts)
         before = self._versions()
@@ -59,7 +59,7 @@ class Autocast:
 
     @contextlib.contextmanager
     def backward(self, *, accumulates: bool) -> Iterator[None]:
-        """Off again, as in a training loop that leaves autocast before it calls backward.
+        """Disable autocast in the block, as a loop does that leaves it before ``backward()``.
 
         Who leaves it casts anew afterwards; `torch.autograd.grad` is called in the midst of it.
         """

@@ -1,4 +1,4 @@
-"""Gradients that `build` touches: refused where they are not final yet, returned when they are."""
+"""The gradients that `build` reads: refused before they are final, returned after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .tape.trail import Trail
 
 @contextmanager
 def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Leave the ``.grad`` of arguments as it is: no program fills it."""
+    """Restore the ``.grad`` of arguments after the block: no program fills it."""
     before = [(tensor, tensor.grad) for tensor in tensors if tensor.requires_grad]
     for tensor, _ in before:
         tensor.grad = None
@@ -37,7 +37,7 @@ def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
 def with_gradient(
     step: Step, free: Iterable[tuple[Leaf, int]]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(what has a gradient, its gradient): states, others, and what holds whole parameters."""
+    """(tensor, gradient) of states, free tensors, and tensors that hold whole parameters."""
     for leaf in [leaf for _, leaf in step.tensors()] + [leaf for leaf, _ in free]:
         if leaf.value.is_leaf and leaf.value.grad is not None:
             yield leaf.value, leaf.value.grad
@@ -51,7 +51,7 @@ def _gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Where it lies; a sparse one is where its object is."""
+    """The storage of a gradient; for a sparse one its object."""
     return storage_id(tensor) if has_strides(tensor) else id(tensor)
 
 
@@ -86,7 +86,7 @@ class Gradients:
         self._running = False
         there = _gradients(self._parameters)
         self._from_backward = set(map(_memory, there))
-        """The memories of gradients that ``backward()`` has put into ``.grad``, or found there."""
+        """Storages of the gradients that ``backward()`` has made or found in ``.grad``."""
 
     def around(
         self, outer: Callable[..., AbstractContextManager[None]]
@@ -111,7 +111,7 @@ class Gradients:
         return run
 
     def _stand_in(self) -> None:
-        """Let parameters that lie in parts have gradients that `check` knows when they are read."""
+        """Give sharded parameters placeholder gradients, whose reads `check` detects."""
         whole = {id(parameter) for parameter, _ in self._step.replicas.unreduced()}
         for parameter in self._parameters:
             if id(parameter) in whole and parameter.grad is None:
@@ -123,7 +123,7 @@ class Gradients:
 
     @contextmanager
     def standing_in(self) -> Iterator[None]:
-        """In the block `build` runs."""
+        """Remove placeholder gradients after the block."""
         try:
             yield
         finally:
@@ -157,7 +157,7 @@ class Gradients:
 
     @property
     def _late(self) -> bool:
-        """True where other ranks still have to have their part in them."""
+        """True where other ranks still have to contribute to the gradients."""
         return self._staged or self._step.replicas.late
 
     def check(self, arguments: object) -> None:
@@ -194,7 +194,7 @@ class Gradients:
             scaling.unscale(known[0], optimizer, explicit=True)
 
     def final(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The parameter of an optimizer whose ``.grad`` a returned tensor is; None for others."""
+        """The parameter whose ``.grad`` a returned tensor is; None for others."""
         for parameter in self._parameters:
             if gradient_of(parameter) is tensor and id(parameter) in self._owners:
                 return parameter

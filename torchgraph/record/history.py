@@ -1,4 +1,4 @@
-"""Tensors that are kept from call to call with their history: a program has none."""
+"""Tensors kept between calls with their autograd history, which no program has."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def grad_fn_of(tensor: torch.Tensor) -> torch.autograd.graph.Node | None:
 
 
 def with_history(tensors: Iterable[object]) -> tuple[int, ...]:
-    """The positions of those that have one."""
+    """The positions of the tensors that have a history."""
     return tuple(
         number
         for number, tensor in enumerate(tensors)
@@ -52,7 +52,7 @@ def with_history(tensors: Iterable[object]) -> tuple[int, ...]:
 
 
 class _Met(NamedTuple):
-    """A tensor that was there before the step."""
+    """A tensor from before the step."""
 
     leaf: Leaf
     tensor: torch.Tensor
@@ -61,11 +61,11 @@ class _Met(NamedTuple):
 
 
 class Histories:
-    """The histories with which tensors come into one step and leave it.
+    """The autograd histories of tensors at the entry and exit of one step.
 
     Args:
-        values: what lay in places of containers before it.
-        line_of: the line that made a tensor.
+        values: the values in containers before the step.
+        line_of: gives the line that made a tensor.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Histories:
         self._met: list[_Met] = []
 
     def met(self, leaf: Leaf, tensor: torch.Tensor) -> None:
-        """A state, an argument or a tensor from outside, which the step may write."""
+        """Register a state, an argument or a free tensor, which the step may write."""
         self._met.append(_Met(leaf, tensor, tensor.grad_fn, has_history(tensor)))
 
     def why(self, changes: Iterable[tuple[Item, object, object]]) -> str:
-        """Why no program can stand for the step; empty where one can.
+        """The reason that no program can stand for the step; empty where one can.
 
         A later call may send gradients into what this one has computed, or this one has sent some
         into what an earlier one had. ``changes``: (place, what lay there, what it holds now).
@@ -115,7 +115,7 @@ class Histories:
 
 
 def _now(met: _Met) -> torch.Tensor:
-    """What lies where a state was found."""
+    """The present value of a state's place."""
     now = met.leaf.now() if met.leaf.in_module else met.tensor
     return now if isinstance(now, torch.Tensor) else met.tensor
 

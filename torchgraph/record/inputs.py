@@ -1,4 +1,4 @@
-"""The inputs of a recorded step: its own, the arguments of the call, tensors from outside."""
+"""The inputs of a recorded step: states, arguments of the call, free tensors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .tape.watch import is_plain
 
 
 class Inputs:
-    """With their values on the tape.
+    """The inputs of one recording, with their values on the tape.
 
     Args:
         index: by leaf of the step, its value.
-        contents: what the arguments held before the step.
-        add: told of each other tensor of the step, with what was met there.
-        gradient: a leaf for memory that nobody knew, where it is a gradient that was there.
+        contents: the contents of the arguments before the step.
+        add: called with each other tensor of the step, as a leaf and as it was first used.
+        gradient: gives a leaf for unknown memory that is a gradient from before the step.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class Inputs:
         self._contents, self._add, self._gradient = contents, add, gradient
         self._arguments: list[tuple[Leaf, int]] = []
         self._trained: list[bool] = []
-        """By argument, whether it came as one that requires a gradient."""
+        """By argument, its ``requires_grad`` at entry."""
         self._attributes: list[dict[str, object]] = []
-        """That arguments came with."""
+        """By argument, its attributes at entry."""
         self.free: list[tuple[Leaf, int]] = []
-        """What is read by reference, and gradients that were there."""
+        """Free tensors, read by reference, and gradients from before the step."""
 
     def take(self, call: Call) -> None:
-        """The arguments."""
+        """Register the arguments."""
         names = paths(call.args, call.kwargs)
         for position, (name, tensor) in enumerate(zip(names, call.tensors, strict=True)):
             self._recorder.undo.foreign(tensor)
@@ -63,7 +63,7 @@ class Inputs:
             self._attributes.append(dict(own(tensor)))
 
     def changed(self) -> list[Assigned]:
-        """What ``requires_grad_()`` in the step has made of arguments, states and others."""
+        """The assignments of ``requires_grad`` flags that the step changed."""
         now = [leaf.value.requires_grad for leaf, _ in self._arguments]
         return [
             *flags("requires_grad", self._step.flags.moved()),
@@ -75,7 +75,7 @@ class Inputs:
         ]
 
     def marked(self) -> list[Assigned]:
-        """Plain values that the step has put on arguments: ``x.mask = 5``."""
+        """Assignments of plain attributes on arguments: ``x.mask = 5``."""
         return [
             Assigned(OnArgument(position, name), constant(now))
             for position, _, name, now in self._put()
@@ -83,7 +83,7 @@ class Inputs:
         ]
 
     def _put(self) -> Iterator[tuple[int, Leaf, str, object]]:
-        """(position, argument, name, value) of each attribute that the step has put on one."""
+        """(position, argument, name, value) of each attribute that the step set on one."""
         for position, (leaf, _) in enumerate(self._arguments):
             before = self._attributes[position]
             for name, now in own(leaf.value).items():
@@ -93,7 +93,7 @@ class Inputs:
     def attached(
         self, slot: Callable[[str, torch.Tensor], object], trees: Trees
     ) -> Iterator[Assigned]:
-        """Attributes that the step has put on arguments: ``x.mask = ...``. Raises Unfit."""
+        """Assignments of attributes on arguments: ``x.mask = ...``. Raises Unfit."""
         put = "what it puts on an argument"
         for position, leaf, name, now in self._put():
             if any(map(has_history, tensors_inside(now))):
@@ -105,7 +105,7 @@ class Inputs:
             yield Assigned(OnArgument(position, name), tree)
 
     def meet(self, tensor: torch.Tensor, index: int) -> None:
-        """A tensor that nobody knew: an input by reference."""
+        """Register an unknown tensor as a free input, by reference."""
         gradient = self._gradient(tensor)
         if gradient is not None:
             self.free.append((gradient, index))
@@ -129,9 +129,9 @@ class Inputs:
 
     @property
     def leaves(self) -> list[Leaf]:
-        """All of them."""
+        """The leaves of all inputs."""
         return [leaf for leaf, _ in self]
 
     def tensors(self) -> list[Leaf]:
-        """Those that are no numbers."""
+        """The leaves that are tensors."""
         return [leaf for leaf in self.leaves if isinstance(leaf.value, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""A step that takes its own update: what it finds, what it steps and what it leaves."""
+"""Steps that call ``optimizer.step()`` themselves: their gradients, updates and side effects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .update.own_steps import OwnSteps
 
 
 class OwnUpdate:
-    """The update that `build` takes itself in one call; idle while the update is the Graph's."""
+    """The update that `build` itself makes in one call; idle while the Graph makes it."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class OwnUpdate:
     ) -> None:
         self._step, self._recorder, self._trail, self._options = step, recorder, trail, options
         self.late = False
-        """True when earlier calls left the update to the Graph."""
+        """True when the Graph made the update in earlier calls."""
         self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, weakly(self._begin))
         self.stored_tensors = StoredTensors(step.containers, step.rebound)
         self._histories = Histories(self.stored_tensors.values, recorder.line_of)
@@ -63,7 +63,7 @@ class OwnUpdate:
         return self._step.own_update or self.own.began
 
     def add(self, leaf: Leaf, met: torch.Tensor) -> None:
-        """One more tensor of the step: a state, an argument, or one from outside."""
+        """Register a tensor of the step: a state, an argument, or a free one."""
         self._grad_fields.add(leaf)
         self._histories.met(leaf, met)
 
@@ -72,11 +72,11 @@ class OwnUpdate:
             self._recorder.index(tensor)
 
     def input(self, tensor: torch.Tensor) -> Leaf | None:
-        """A leaf for memory that nobody knew, where it is a gradient that was there."""
+        """A leaf for unknown memory that is a gradient from before the step."""
         return self._grad_fields.input(tensor) if self else None
 
     def may_undo(self, error: BaseException) -> bool:
-        """What a function's own code raises leaves what it leaves in eager; so do updates."""
+        """False for a function's own error, after which eager's effects stay, and after updates."""
         return not self.own.began and (isinstance(error, GraphError) or not self._step.own_update)
 
     def _begin(self, optimizer: torch.optim.Optimizer) -> None:
@@ -91,7 +91,7 @@ class OwnUpdate:
         *,
         observed: bool,
     ) -> Iterator[None]:
-        """While `build` runs. ``unscale``: what ``scaler.unscale_`` of the Graph's scaler does.
+        """Watch the block of `build`. ``unscale``: the ``unscale_`` of the Graph's scaler.
 
         Raises:
             OptimizerStepInBuild, ScalerInBuild: what `build` does is the Graph's to do.
@@ -115,7 +115,7 @@ class OwnUpdate:
             raise afresh(scaled[0])
 
     def refuse_escaped(self, returned: Sequence[torch.Tensor]) -> None:
-        """Refuse what the step returns or keeps of a transform of torch.func."""
+        """Refuse wrapped tensors of torch.func that the step returns or keeps."""
         left = [("a result of the step", tensor) for tensor in returned]
         left += (
             (c.place.name, t) for c in self.stored_tensors.changes() for t in tensors_inside(c.now)
@@ -125,7 +125,7 @@ class OwnUpdate:
 
     @property
     def in_eager(self) -> SideEffects:
-        """What is said of a step that no program repeats."""
+        """The side effects of a step that no program repeats."""
         return SideEffects(stepped=tuple(self.own.stepped))
 
     def side_effects(
@@ -136,7 +136,7 @@ class OwnUpdate:
         tensors: list[torch.Tensor],
         trees: Trees,
     ) -> SideEffects:
-        """What comes besides the program; what it returns for that joins outputs and tensors.
+        """The side effects of the step; outputs for them are added to ``outputs`` and ``tensors``.
 
         Args:
             inputs: all of them; of those from outside, what the step replaces becomes an argument.

@@ -1,4 +1,4 @@
-"""What a step leaves elsewhere than it found it: rebound buffers, ``p.data = q``, rotated slots."""
+"""State changes by rebinding: buffers, ``p.data = q``, rotated slots; recorded as copies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .tape.tape import TensorLayout
 
 
 def escaped(step: Step, left: Iterable[tuple[str, object]]) -> str:
-    """What a step leaves of a transform of torch.func, which is over by then; mostly nothing.
+    """The name of a wrapped tensor of an ended torch.func transform; mostly empty.
 
-    ``left``: what it returns and keeps, with names.
+    ``left``: the results and stored tensors, with names.
     """
     states = ((leaf.fqn, leaf.now()) for _, leaf in step.tensors())
     named = (
@@ -31,7 +31,7 @@ def escaped(step: Step, left: Iterable[tuple[str, object]]) -> str:
 def ends(
     step: Step, recorder: Recorder, index: Sequence[int], free: Sequence[tuple[Leaf, int]]
 ) -> None:
-    """Write what lies at the end where each state was found into the state.
+    """Record copies of final values into the states whose tensors were rebound.
 
     All new values are read before the first is written.
 
@@ -62,7 +62,7 @@ def ends(
 
 
 def made(step: Step, after: Step, memory: Memory) -> dict[str, int]:
-    """By name, the values of the tensors that are states ``after`` a step, and were none."""
+    """By name, the values of tensors that became states, from ``after``."""
     known = step.names()
     new = ((leaf.fqn, memory.find(leaf.value)) for _, leaf in after.tensors())
     return {fqn: value for fqn, value in new if value is not None and fqn not in known}
@@ -71,7 +71,7 @@ def made(step: Step, after: Step, memory: Memory) -> dict[str, int]:
 def relaid(
     recorder: Recorder, leaves: Sequence[tuple[Leaf, int]], given: Sequence[torch.Tensor]
 ) -> str:
-    """The first state or argument with another dtype, shape or strides now than the step met.
+    """The first state or argument whose dtype, shape or strides the step changed.
 
     Or the first argument that shows other memory: nobody could give the caller's tensor that.
     ``given``: the arguments. A micro-batch is none of them, and is gone after the step.
@@ -93,5 +93,5 @@ def _way(layout: TensorLayout) -> tuple[object, ...]:
 
 
 def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
-    """A state keeps its shape, dtype and device; another one is another structure."""
+    """True for the same shape, dtype and device; else the structure is another one."""
     return (now.shape, now.dtype, now.device) == (before.shape, before.dtype, before.device)

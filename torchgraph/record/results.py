@@ -1,4 +1,4 @@
-"""What a step returns: detached, and never memory that is written later."""
+"""The return values of a step: detached, in memory that is not written later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def apart(
     owned: Iterable[torch.Tensor],
     is_late: Callable[[torch.Tensor], bool],
 ) -> list[torch.Tensor]:
-    """The tensors that a step returned, detached; numbers that move as they are.
+    """The returned tensors, detached and in own memory; symbolic numbers as they are.
 
     Args:
         recorder: None where the step was not written down.
@@ -42,12 +42,12 @@ def apart(
 
 
 def output_of(name: str, value: object) -> OutputSpec:
-    """The output of a program that is ``value``, a tensor or a number that moves."""
+    """The `OutputSpec` of a tensor or symbolic number."""
     layout = layout_of(value) if isinstance(value, torch.Tensor) else None
     return OutputSpec(OutputKind.USER, name, layout)
 
 
 def result_of(value: Any) -> Any:
-    """What a program returns for it."""
+    """The value that a program returns for it."""
     node = node_of(value)
     return value.detach() if node is None else node.value

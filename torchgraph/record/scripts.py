@@ -1,4 +1,4 @@
-"""TorchScript modules in a recorded step: what they hold is compared around it."""
+"""TorchScript modules in a recorded step, whose attributes are compared before and after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..live.step import Step, torchscript
 def scripts_followed(
     step: Step, give_up: Callable[[str], None], line: Callable[[], SourceLine | None]
 ) -> Iterator[None]:
-    """Give up where a TorchScript module in the block writes its attributes, or is a stranger.
+    """Give up on a TorchScript module that writes attributes or is not the Graph's.
 
     When the block raises, attributes are as before.
     """

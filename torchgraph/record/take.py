@@ -1,4 +1,4 @@
-"""Run one call of a Graph as eager runs it, on the user's own objects, and write it down."""
+"""One recorded call of a Graph: run as eager runs it, on the user's own objects."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def take(
     strict: bool = False,
     owned: Sequence[torch.Tensor] = (),
 ) -> Outcome:
-    """One real step: ``build``, its backward passes, the optimizers' own steps.
+    """Record one eager step: ``build``, its backward passes, the optimizers' own steps.
 
-    ``built`` hears, before the update, whether the loss is returned. Not ``heard``: the tape is
-    empty. ``may_rest``: a step without ``backward()`` updates nothing, else it is an error.
-    ``strict``: what no program can hold is raised, else `Outcome.eager` says it. ``owned``: tensors
-    from outside that nobody meets in a step that is not heard; no result lies in their memory.
+    ``built`` is called before the update with whether the loss is returned. Not ``observed``: the
+    tape is empty. ``may_rest``: a step without ``backward()`` updates nothing, else it is an error.
+    ``strict``: what no program can hold is raised, else `Outcome.eager` says it. ``owned``: free
+    tensors, unknown in a step that is not observed; no result lies in their memory.
 
     Raises:
         CaptureError and its kin, or what ``build`` raises: all is as before.
@@ -152,15 +152,15 @@ class _Taking:
         self._inputs = Inputs(step, numbers.index, recorder, self._contents, *observed)
         self._inputs.take(self._batches[0])
         self._whole = None if self._count > 1 else self._contents
-        """A micro-batch is made of objects of its own, which nobody sees again."""
+        """A micro-batch consists of new objects, which nothing else refers to."""
         self.built: Callable[[bool], None] = lambda returned: None
         self.warned: MutableSet[nn.Module] = set()
         self.owned: Sequence[torch.Tensor] = ()
         self.may_rest = self._rests = False
         self.observed = True
-        """Nobody listens to micro-batches after the first, and numbers are plain ones then."""
+        """Micro-batches after the first are not recorded, and numbers are plain then."""
         self._more: list[list[torch.Tensor]] = []
-        """What `build` returned for micro-batches after the first."""
+        """The results of `build` for micro-batches after the first."""
         self._late: dict[int, torch.Tensor] = {}
         """Returned tensors that are the final gradient of a parameter, by position."""
 
@@ -218,7 +218,7 @@ class _Taking:
             yield
 
     def _again(self) -> None:
-        """Forward and backward once more, for an optimizer that asks for it."""
+        """Run forward and backward once more, for an optimizer's closure."""
         self._drop_gradients()
         with self._engine():
             for batch in self._batches:
@@ -235,7 +235,7 @@ class _Taking:
             yield
 
     def _asks(self) -> AbstractContextManager[None]:
-        """What the block asks of the process, and draws, counts."""
+        """Record process state and random draws of the block."""
         return self._asking.active(self._recorder, self._call) if self.observed else nullcontext()
 
     def _run_build(self, call: Call) -> object:
@@ -262,7 +262,7 @@ class _Taking:
 
     @contextmanager
     def _read(self) -> Iterator[None]:
-        """What Python reads counts: attributes of what is watched, all else by name."""
+        """Record reads in the block: of watched attributes, and by name."""
         names = self._names.active(self._recorder.give_up) if self.observed else nullcontext()
         with self._attributes.active(self._classes), names:
             yield
@@ -279,7 +279,7 @@ class _Taking:
         return self._scaling if self.observed else self._plain
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
-        """What becomes of the gradient that a ``backward()`` starts with."""
+        """The scaled initial gradient of a ``backward()``."""
         if not self._step.optimizers or self.own_update:
             return gradient
         gradient = self._scales.scaled(gradient)
@@ -289,7 +289,7 @@ class _Taking:
         self._gradients.unscale(scaler, optimizer, self._scales)
 
     def _outputs(self, returned: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The returned tensors as before the update, but for final gradients, which come late."""
+        """The returned tensors before the update; final gradients come late."""
         self._produced.ended = with_history(returned) if self.own_update else ()
         found = self._apart(returned)
         for position, tensor in enumerate(found):
@@ -307,7 +307,7 @@ class _Taking:
         return apart(returned, self._recorder, owned, lambda t: self._final(t) is not None)
 
     def _final(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The parameter whose gradient, still to be unscaled and clipped, is returned."""
+        """The parameter whose gradient is returned, before unscaling and clipping."""
         return None if self.own_update else self._gradients.final(tensor)
 
     def _with_gradient(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -349,7 +349,7 @@ class _Taking:
         return found, values
 
     def _drop_gradients(self) -> None:
-        """Each call begins without, also the one after a step that raised."""
+        """Clear gradients, also after a step that raised."""
         if self._step.optimizers and not self.own_update:
             for parameter, _ in list(self._with_gradient()):
                 parameter.grad = None
@@ -357,7 +357,7 @@ class _Taking:
     # --- what comes of it -------------------------------------------------------------------------
 
     def _marked(self) -> list[Assigned]:
-        """What lies on arguments: a step that updates itself has told already."""
+        """Assignments of plain attributes on arguments; none where `OwnUpdate` makes them."""
         whole = not self.own_update and len(self._batches) == 1
         return self._inputs.marked() if whole else []
 
@@ -390,7 +390,7 @@ class _Taking:
         )
 
         def more(name: str, value: object) -> OutputSlot:
-            """One more result of the program: a number that ends in a place."""
+            """Add an output to the program: a number that a place receives."""
             outputs.insert(len(tensors), (output_of(name, value), Ref(self._recorder.index(value))))
             tensors.append(result_of(value))
             return OutputSlot(len(tensors) - 1)
@@ -454,16 +454,16 @@ class _Taking:
         )
 
     def _is_one_launch(self) -> bool:
-        """True where a CUDA Graph runs the step: the host has no value in its midst."""
+        """True where a CUDA Graph runs the step: the host reads no value during it."""
         tensors = (*(leaf.value for _, leaf in self._step.tensors()), *self._call.tensors)
         return self._options.cuda_graph == "require" or any(one.is_cuda for one in tensors)
 
     def _updates_by_users_code(self) -> bool:
-        """True where the user's code runs after `build`, where the user's numbers do not move."""
+        """True where user code runs after `build`, with plain numbers."""
         return not self.own_update and any(map(runs_users_code, self._step.optimizers))
 
     def _has_looked(self) -> bool:
-        """The user's lines have read numbers of tensors, which hardly come twice."""
+        """True where user lines have read varying numbers of tensors."""
         if self._is_one_launch():
             return False
         tape = self._recorder.tape
@@ -494,7 +494,7 @@ class _Taking:
 
 
 def _left_in(met: Met, trees: Trees) -> Iterator[object]:
-    """What is written again by replays."""
+    """The objects that replays write again."""
     yield from trees.objects
     for one in met.touched:
         yield one.container

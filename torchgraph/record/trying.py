@@ -1,7 +1,7 @@
-"""A call with numbers that move, taken back where some code takes Python's own numbers alone.
+"""Calls with symbolic numbers, undone and run with plain ones where code rejects them.
 
-Such a number is no ``int`` to JSON, to ``Decimal`` or to torch's C++ in some of its formulas. Then
-all is put back, and the call runs with plain ones, as eager runs it.
+JSON, ``Decimal`` and some of torch's C++ formulas reject a symbolic number. Then the state is
+restored, and the call runs with plain numbers, as in eager.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .side_effects.stored_tensors import StoredTensors
 
 _HANDED = "a number that the step moves is handed to code that takes Python's own alone"
 _SWALLOWED = (TypeError, AttributeError, RuntimeError)
-"""What code raises that takes no number which moves."""
+"""Exceptions raised by code that rejects symbolic numbers."""
 
 
 class Before:
-    """All that a call starts from, as far as a step is known to change it."""
+    """The state before a call, as far as a step may change it."""
 
     def __init__(self, step: Step, call: Call, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -38,7 +38,7 @@ class Before:
         self._generators = generators()
 
     def put_back(self) -> None:
-        """All is as it was."""
+        """Restore the state."""
         self._snapshot.restore()
         self._contents.put_back()
         self._stored_tensors.put_back()
@@ -46,10 +46,10 @@ class Before:
 
 
 class Trying:
-    """Takes calls whose numbers move.
+    """The runner of calls with symbolic numbers.
 
     Args:
-        take: runs a call as eager runs it; heard or not; refusals are raised or not.
+        take: runs a call as in eager; recorded or not; refusals are raised or not.
         snapshot: of all that a step may change.
     """
 
@@ -60,7 +60,7 @@ class Trying:
     ) -> None:
         self._take, self._snapshot = take, snapshot
         self._raised: set[Any] = set()
-        """What calls with plain numbers have raised in the user's lines, which went on."""
+        """Errors that calls with plain numbers raised and caught in the user's lines."""
 
     def __call__(self, step: Step, call: Call, observed: bool, strict: bool) -> Outcome:
         """Take a call; `Outcome.plain` says why the numbers had to stay plain."""
@@ -82,7 +82,7 @@ class Trying:
         return outcome
 
     def _swallowed(self, outcome: Outcome) -> str:
-        """What the user's lines have caught that may be for a number that moves."""
+        """The first error that user lines caught which may be for a symbolic number."""
         new = outcome.raised - self._raised
         kinds = (kind for kind, *_ in new if issubclass(kind, _SWALLOWED))
         said = (f"{_HANDED} ({kind.__name__}, which the step catches)" for kind in kinds)
@@ -90,7 +90,7 @@ class Trying:
 
 
 def _because(error: Exception) -> Because:
-    """Why numbers stay plain: what a line of the user's raises, or torchgraph's own code does."""
+    """The reason for plain numbers: an error in a line of the user's, or in torchgraph."""
     line, said = raised_at(error), f"{type(error).__name__}: {error}"
     if line is None:
         return Because(Reason.FAULT, f"a number that the step moves cannot be followed ({said})")

@@ -1,7 +1,7 @@
-"""All that one recording asks of the process: guards, reasons for eager, what replays leave out.
+"""Ambient process state of one recording: guards on it, reasons for eager, effects not replayed.
 
-What was asked for is asked again before each call. What the step itself leaves otherwise, and what
-is another at each call, keeps it in eager.
+The guards are evaluated before each call. A step that leaves the state changed, or reads what
+differs at each call, stays in eager.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOVED = (
 
 
 class Said(NamedTuple):
-    """Something that no replay does: a line that logs, a function that it does not call."""
+    """A side effect or a call that replays omit, with the user's line."""
 
     what: str
     where: SourceLine | None
@@ -49,20 +49,20 @@ class Said(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """What no replay does."""
+    """The side effects and calls of a step that replays omit."""
 
     logs: Sequence[Said] = ()
     """Lines that log."""
     unknown: Sequence[Said] = ()
-    """Functions in C that were reached, and that nobody knows."""
+    """Functions in C that were reached, and may be impure."""
 
 
 class AmbientState:
-    """What one recording asks.
+    """Recorder of the process state that one step reads or changes.
 
     Args:
-        names: what the step reads by name; tells of each value that it leads to.
-        trail: where the step is.
+        names: the watch of reads by name, which reports each value that a name resolves to.
+        trail: the source location of the step.
     """
 
     def __init__(self, names: NameWatch, trail: Trail) -> None:
@@ -73,7 +73,7 @@ class AmbientState:
 
     @contextmanager
     def active(self, recorder: Recorder, call: Call) -> Iterator[None]:
-        """Hear what the block asks, and where it draws.
+        """Record the process state that the block reads, and its random draws.
 
         Raises:
             RandomStateTouched: it draws as no program can.
@@ -91,7 +91,7 @@ class AmbientState:
         self._left(recorder)
 
     def _left(self, recorder: Recorder) -> None:
-        """What is otherwise now than the step found it."""
+        """Give the recording up where the block left process state changed."""
         reached = self.reached
         before = reached.settings
         changed = (one.words for one in settings.settings() if one.ask() != before[one.words])
@@ -109,12 +109,12 @@ class AmbientState:
         reached.guard_states()
 
     def names(self) -> list[Name]:
-        """The guards that ask again."""
+        """The guards on the answers."""
         return list(self.reached.answers.values())
 
     @property
     def left_out(self) -> LeftOut:
-        """What no replay does."""
+        """The side effects and calls that replays omit."""
         logs, unknown = self.reached.logs, self.reached.unknown
         return LeftOut([Said(*one) for one in logs], [Said(*one) for one in unknown.items()])
 

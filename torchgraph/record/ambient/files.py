@@ -1,4 +1,4 @@
-"""Files that a step asks for, and those that it writes, whoever opens them for it."""
+"""Recorder of file accesses: files that a step reads become guards, writes are not replayed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HOLDERS: tuple[Any, ...] = (os, *(one for one in _KEPT if vars(one)["stat"] is 
 _LISTS = ("listdir", "scandir")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime", "os.link")
-"""What Python tells an audit hook of changes on the disk."""
+"""Audit events of Python for changes on the disk."""
 _OUTSIDE = ("subprocess.Popen", "os.system", "socket.connect", "socket.getaddrinfo")
 _ASIDE = ("importlib", "linecache", "tokenize", "traceback", "inspect", "warnings", "zipimport")
 """Modules of Python's library that read files for their own sake."""
@@ -36,14 +36,14 @@ _READERS = ("torch/serialization.py", "torch/hub.py", "torch/utils/data/")
 
 
 class Files:
-    """What one recording hears of the disk, and of processes that it starts."""
+    """The file accesses of one recording, and the processes that it starts."""
 
     def __init__(self, reached: Reached) -> None:
         self._reached = reached
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Hear of the block, in this thread."""
+        """Record the file accesses of the block, in this thread."""
         outer, _running.files = getattr(_running, "files", None), self
         try:
             with ExitStack() as stack:
@@ -73,7 +73,7 @@ class Files:
         return call
 
     def audited(self, event: str, args: tuple[Any, ...]) -> None:
-        """Python is about to do something with a file."""
+        """Handle an audit event about a file."""
         if not is_listening() or not _is_of_step(sys._getframe(2)):
             return
         if event in _OUTSIDE:
@@ -90,7 +90,7 @@ class Files:
             self._ask("list", "." if args[0] is None else args[0])
 
     def _ask(self, kind: str, path: _Path) -> None:
-        """A path is asked for, and what is asked about it; of an open file it is a number."""
+        """Guard the answer about a path; none for the descriptor of an open file."""
         if isinstance(path, int):
             return
         asks: dict[str, tuple[str, Callable[[], object]]] = {
@@ -105,7 +105,7 @@ class Files:
 
 
 def _told(path: _Path, follows: bool) -> object:
-    """What tells a file as it is from what it was, or may be; an error's name where it is none."""
+    """The identity, size and time of a file; the name of an error where there is none."""
     try:
         found = os.stat(path, follow_symlinks=follows)
     except (OSError, ValueError) as error:
@@ -156,7 +156,7 @@ _running = threading.local()
 
 @contextmanager
 def _events() -> Iterator[None]:
-    """In the block, Python's events are heard: by a hook of C that passes over most of them."""
+    """Receive Python's audit events in the block, filtered by a hook in C."""
     compiled: Any = _extension.guards()
     if compiled is None:
         _install()

@@ -1,4 +1,4 @@
-"""Functions that give another value at each call, and code in C that is known to give the same."""
+"""Tables of clocks and other impure functions, and of C functions that are known to be pure."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NAMED: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (threading, ("active_count", "enumerate")),
     (os, ("stat", "lstat", "access", "readlink")),  # by a name of the user's own, of who knows what
 )
-"""Clocks, and what else is another at each call whatever the step does."""
+"""Functions whose result differs at each call whatever the step does, clocks among them."""
 
 
 @cache
 def clocks() -> dict[int, tuple[object, str]]:
-    """By identity, those functions with their names."""
+    """The clock functions and their names, by identity."""
     found = {}
     for holder, names in _NAMED:
         for name in names:
@@ -49,7 +49,7 @@ def clocks() -> dict[int, tuple[object, str]]:
 
 
 def _in_class(holder: Any, name: str) -> object:
-    """What a class holds under a name, as it lies there."""
+    """The raw attribute of a class under a name, without descriptors."""
     held = (vars(cls)[name] for cls in getattr(holder, "__mro__", ()) if name in vars(cls))
     return next(held, None)
 
@@ -58,7 +58,7 @@ _SETTERS = ("seed", "setstate", "set_state", "manual_seed", "set_offset")
 
 
 def sets_a_generator(function: object) -> bool:
-    """True for a function or method that gives a random generator another state."""
+    """True for a function or method that sets the state of a random generator."""
     module = str(getattr(function, "__module__", None) or _module_of(function))
     named = getattr(function, "__name__", "") in _SETTERS
     return named and module.partition(".")[0] in ("random", "numpy", "torch", "_random")
@@ -86,10 +86,10 @@ torch_scatter torch_sparse torch_cluster torch_geometric pyg_lib dgl faiss
 spacy thinc blis cymem preshed murmurhash srsly rdkit ase gym gymnasium pygame mypyc
 """
 _KNOWN = frozenset(_PACKAGES.split())
-"""Packages whose code in C computes the same from the same, as far as training goes by it."""
+"""Packages whose C code is pure, as far as training depends on it."""
 
 _pure: dict[int, Same] = {}
-"""By identity, what `pure` was called with."""
+"""By identity, the arguments of `pure`."""
 _F = TypeVar("_F")
 
 
@@ -127,7 +127,7 @@ def is_unknown(value: Any) -> bool:
 
 @cache
 def is_foreign(module: str) -> bool:
-    """True for a compiled module of a package that nobody knows."""
+    """True for a compiled module of an unknown package."""
     root = module.partition(".")[0]
     if {root, root.lstrip("_")} & (_KNOWN | sys.stdlib_module_names) or root == "__main__":
         return False
@@ -136,14 +136,14 @@ def is_foreign(module: str) -> bool:
 
 
 def words_for(value: Any) -> str:
-    """What a function or an object is called."""
+    """The display name of a function or an object."""
     named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
     module = getattr(named, "__module__", None) or getattr(type(value), "__module__", "")
     return f"{module}.{named.__qualname__}"
 
 
 def parts_of(value: object) -> Iterator[object]:
-    """What an iterator of C, or a function of Python's library, calls or goes through."""
+    """The functions and iterables inside an iterator of C, or a function of Python's library."""
     reduce: Callable[[], Any] | None = getattr(value, "__reduce__", None)
     try:
         found = reduce() if reduce is not None else ()

@@ -1,4 +1,4 @@
-"""Lines that do nothing but log: what they read goes nowhere else, so no program goes by it.
+"""Statements that only log, found by their syntax tree: values they read are no guards.
 
 ``print(f"{n}: {loss.item():.3f}")``, ``writer.add_scalar("loss", loss.item(), n)``: a statement of
 its own, whose arguments are names, texts, arithmetic and values of tensors.
@@ -64,7 +64,7 @@ def only_logs(frame: FrameType, number: int) -> bool:
 
 
 def runs_log() -> bool:
-    """True where the user's innermost line is such a one."""
+    """True where the user's innermost line only logs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_library_file(frame.f_code.co_filename):
         frame = frame.f_back
@@ -80,7 +80,7 @@ def _variable(frame: FrameType, name: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _logs_of(filename: str, length: int) -> dict[int, tuple[str, ...]]:
-    """By line, the function that a statement calls which may be such a log: ``writer.add_scalar``.
+    """By line, the dotted path of the function in a call statement that may log.
 
     ``length``: of the file, which a notebook or an editor may change.
     """

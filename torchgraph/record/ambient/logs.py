@@ -1,7 +1,7 @@
-"""What a step logs: prints, loggers, writers of scalars, progress bars. Replays do not repeat it.
+"""Logging calls of a step: prints, loggers, scalar writers, progress bars. Replays omit them.
 
-While a step is recorded, what logs runs as eager runs it, and nothing that it reads counts: neither
-the numbers that it is given, nor where a progress bar stands.
+While a step is recorded, logging runs as in eager, and nothing that it reads becomes a guard:
+neither its arguments, nor the position of a progress bar.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FUNCTIONS = (
 
 
 class Logs:
-    """What one recording hears of logs."""
+    """Patches of one recording on the functions and methods that log."""
 
     def __init__(self, reached: Reached) -> None:
         self._reached = reached
@@ -38,7 +38,7 @@ class Logs:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Hear of the block, in this thread."""
+        """Record the logging calls of the block, in this thread."""
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(builtins, "print", self._own("print()", print)))
             for holder, name, words in _found():
@@ -68,7 +68,7 @@ _LEVELS = ("debug", "info", "warning", "error", "critical", "log")
 
 
 def is_log(holder: object, name: str) -> bool:
-    """True for a method that hands what it is given to a log."""
+    """True for a method that writes its arguments to a log."""
     if isinstance(holder, logging.Logger):
         return name in _LEVELS
     if isinstance(holder, ModuleType):
@@ -81,7 +81,7 @@ def is_log(holder: object, name: str) -> bool:
 
 
 def _found() -> Iterator[tuple[Any, str, str]]:
-    """(holder, name, words) of what logs, of the packages that are loaded."""
+    """(holder, name, words) of each function and method that logs, of the loaded packages."""
     for module, name, methods in CLASSES:
         cls = getattr(sys.modules.get(module), name, None)
         if cls is None:

@@ -1,8 +1,8 @@
-"""What the names of a step lead to that can be asked: generators, context variables, settings.
+"""Guards on state reachable from a step's names: generators, context variables, settings.
 
 Whatever is reached counts as called: a function in a list, in a `functools.partial`, behind an
-iterator of C. A step that goes by an answer holds for this answer alone. A question stands in the
-guards as a `Name` does that leads to a place: it begins at the question, and leads to its answer.
+iterator of C. The recording holds for the present answers alone. A question stands in the guards
+as a `Name` whose owner is the question and whose path leads to the answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from . import functions, settings
 
 _CACHED = type(functools.lru_cache(len))
 _RESULTS = 64
-"""Results of a cached function that are told apart."""
+"""Limit of the results of a cached function that are compared."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
 _ITERATES: tuple[type, ...] = (type(iter(list, 0)), map, filter, zip, enumerate)
 _HOLDS = (functools.partial, operator.attrgetter, operator.itemgetter, operator.methodcaller)
@@ -55,12 +55,12 @@ _FUNCTIONS = (
 _ANSWER: Path = ((By.SLOT, "answer"),)
 """The path from a question to its answer."""
 _DEPTH = 12
-"""Lines of libraries behind which the user's line is looked for."""
+"""Limit of the library frames above the user's line."""
 _Meets = Callable[["Reached", Any, "SourceLine | None", int], None]
 
 
 class _Question(Answering):
-    """One thing that can be asked at any time; asking changes nothing.
+    """A query of process state without side effects.
 
     Args:
         ask: gives the answer: plain values, or containers of them.
@@ -74,7 +74,7 @@ class _Question(Answering):
 
     @property
     def answer(self) -> object:
-        """What it is at this moment."""
+        """The present answer."""
         return self._ask()
 
 
@@ -82,7 +82,7 @@ _asked: weakref.WeakValueDictionary[Hashable, _Question] = weakref.WeakValueDict
 
 
 def _question(key: Hashable, ask: Callable[[], object]) -> _Question:
-    """The question of this key: one and the same as long as somebody holds it."""
+    """The question of this key, shared as long as a reference to it lives."""
     found = _asked.get(key)
     if found is None:
         found = _asked[key] = _Question(ask)
@@ -90,44 +90,44 @@ def _question(key: Hashable, ask: Callable[[], object]) -> _Question:
 
 
 class _Moving(NamedTuple):
-    """A generator or a file that the step may move on."""
+    """A generator or a file whose state the step may advance."""
 
     value: Any
     state: Callable[[Any], object]
     before: object
-    """Its state when it was met."""
+    """Its state when the recording reached it."""
     words: str
-    """What the step does where that is another one afterwards."""
+    """The action of the step that changes the state."""
     where: SourceLine | None
 
 
 class Reached:
-    """What one recording has reached."""
+    """The process state, generators, files and C functions that one recording has reached."""
 
     def __init__(self) -> None:
         self.answers: dict[Hashable, Name] = {}
-        """The guards that ask again."""
+        """The guards on answers."""
         self.settings: dict[str, object] = {}
-        """By their words, settings as they were when the step began: so calls will ask for them."""
+        """The settings at the start of the step, by their words."""
         self._moving: dict[int, _Moving] = {}
-        """By identity, generators and files that are read."""
+        """By identity, the generators and files that are read."""
         self.opened: set[object] = set()
         """Paths that the step has opened itself."""
         self.logs: dict[tuple[str, SourceLine | None], None] = {}
-        """What logs, in its order."""
+        """The logging calls, in their order."""
         self.clock: tuple[str, SourceLine | None] | None = None
-        """The first clock."""
+        """The first clock that the step reads."""
         self.unknown: dict[str, SourceLine | None] = {}
-        """Code in C that nobody knows."""
+        """Functions in C that may be impure."""
         self._seeds = False
-        """True once something was reached that gives a generator another state."""
+        """True once the step has reached a function that sets a generator's state."""
         self._made: dict[int, Same] = {}
         """Generators and files that the step has made: each call makes them alike."""
         self._is_made = False
         self._kinds: dict[type, _Meets | None] = {}
 
     def meet(self, value: Any, where: SourceLine | None, level: int = 0) -> None:
-        """A name leads to it, and the line runs next."""
+        """Handle ``value``, to which a name resolves before its line runs."""
         kind = type(value)
         if kind in _PLAIN:
             return
@@ -139,7 +139,7 @@ class Reached:
             meets(self, value, where, level)
 
     def made(self, value: Any, where: SourceLine | None) -> None:
-        """A variable of a function that runs holds it, to which no other name has led."""
+        """Handle ``value``, held by a variable of a running function and by no other name."""
         self._is_made = True
         try:
             self.meet(value, where)
@@ -154,7 +154,7 @@ class Reached:
         where: SourceLine | None,
         before: object = None,
     ) -> None:
-        """The step goes by this answer: ``before``, where it was asked already."""
+        """Guard an answer: ``before``, where the query was made earlier."""
         one = _question(key, ask)
         if key not in self.answers:
             value = self.settings.get(words, one.answer) if before is None else before
@@ -162,27 +162,27 @@ class Reached:
             self.answers[key] = Name(words, lambda: one, _ANSWER, True, *found)
 
     def log(self, what: str, where: SourceLine | None) -> None:
-        """Something is written that no replay writes."""
+        """Note a side effect that replays omit."""
         self.logs.setdefault((what, where))
 
     def asks_clock(self, what: str, where: SourceLine | None) -> None:
-        """A function is called that gives another value at each call."""
+        """Note the call of a function that gives another value at each call."""
         self.clock = self.clock or (what, where)
 
     def moved(self) -> tuple[str, SourceLine | None] | None:
-        """The first thing that the step itself has left otherwise."""
+        """The first answer that the step itself has changed."""
         moved = (name for name in self.answers.values() if not name.holds())
         return next(((name.shown, name.where) for name in moved), None)
 
     def drawn(self) -> tuple[str, SourceLine | None] | None:
-        """The first generator that was moved, or file that was read on."""
+        """The first generator or file that the step has advanced."""
         for one in self._moving.values():
             if not _is_of_all(one.value) and one.state(one.value) != one.before:
                 return one.words, one.where
         return None
 
     def guard_states(self) -> None:
-        """Where states are set, the one that the step starts from counts."""
+        """Guard the initial state of generators that the step may seed."""
         for key, one in self._moving.items() if self._seeds else ():
             if one.state is _state:
                 words = f"the state of a {type(one.value).__name__}"
@@ -212,7 +212,7 @@ class Reached:
                 self.ask(("seed", id(value)), "initial_seed()", value.initial_seed, where)
 
     def _is_new(self, value: object) -> bool:
-        """True for what was met for the first time, and is not of the step's own making."""
+        """True for an object reached for the first time, and not made by the step."""
         known = self._made.get(id(value))
         if id(value) in self._moving or (known is not None and known() is value):
             return False
@@ -252,7 +252,7 @@ class Reached:
             self.meet(owner, where, level + 1)
 
     def _known(self, value: object, where: SourceLine | None) -> bool:
-        """Ask what a function or class goes by of which that is known; False for others."""
+        """Guard the settings on which a known function or class depends; False for others."""
         found = settings.functions().get(id(value))
         if found is not None:
             _, words, ask = found
@@ -310,7 +310,7 @@ _BY_TYPE: tuple[tuple[tuple[type, ...], _Meets], ...] = (
 
 
 def _meets_of(kind: type) -> _Meets | None:
-    """What is done about objects of a class; None: nothing."""
+    """The handler for objects of a class; None where they need none."""
     if issubclass(kind, (torch.Tensor, torch.nn.Module)):
         return None
     for kinds, meets in _BY_TYPE:
@@ -327,7 +327,7 @@ def _meets_of(kind: type) -> _Meets | None:
 
 
 class _Refills:
-    """How often the cache of a function was filled again, as far as anybody can see.
+    """A counter of how often a function's `lru_cache` was refilled, as far as its figures show.
 
     A cache that was cleared and filled again has as many entries: fewer hits, or other results.
     """
@@ -375,14 +375,14 @@ def _state(generator: Any) -> object:
 
 
 def _is_of_all(generator: object) -> bool:
-    """True for Python's and NumPy's generator of the whole process."""
+    """True for the process-wide generators of Python and NumPy."""
     numpy = sys.modules.get("numpy")
     shared = getattr(numpy.random.seed, "__self__", None) if numpy is not None else None
     return generator is getattr(random.seed, "__self__", None) or generator is shared
 
 
 def _is_default(generator: Any) -> bool:
-    """True for a generator of torch's own: the draws from those are heard."""
+    """True for a default generator of torch, whose draws the recorder intercepts."""
     if not isinstance(generator, torch.Generator):
         return False
     own = (torch.default_generator, *torch.cuda.default_generators)

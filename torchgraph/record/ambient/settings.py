@@ -1,4 +1,4 @@
-"""The settings of the process that code may ask for: who gives each, and who asks or sets it."""
+"""The process-wide settings that guards cover, with their getters and setters."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..._torch.surroundings import checks_arguments
 
 
 class Setting(NamedTuple):
-    """One setting of the process."""
+    """A process-wide setting with its getter."""
 
     words: str
-    """How users ask for it."""
+    """The call by which users read it."""
     ask: Callable[[], object]
     names: tuple[str, ...]
-    """Functions of torch that ask for it or set it, by their paths."""
+    """Paths of the functions of torch that read or set it."""
 
 
 def _autocast(of: Callable[[str], object]) -> Callable[[], object]:
@@ -39,7 +39,7 @@ def _precision() -> str:
 
 
 def _rows() -> Iterator[tuple[Callable[[], object], str]]:
-    """(what asks, the paths of functions in torch), the asking one first."""
+    """(getter, the paths of functions in torch), the getter first."""
     mode = torch.get_deterministic_debug_mode
     warns = torch.is_deterministic_algorithms_warn_only_enabled
     yield from (
@@ -79,7 +79,7 @@ def _rows() -> Iterator[tuple[Callable[[], object], str]]:
 
 
 def _of_ranks(name: str) -> object:
-    """What torch.distributed says, where it was loaded; there may be none."""
+    """The answer of torch.distributed, False where it is not initialized."""
     distributed: Any = sys.modules.get("torch.distributed")
     there = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return there and getattr(distributed, name)()
@@ -87,13 +87,13 @@ def _of_ranks(name: str) -> object:
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """All of them."""
+    """All settings of torch."""
     rows = ((ask, tuple(paths.split())) for ask, paths in _rows())
     return tuple(Setting(f"torch.{names[0]}()", ask, names) for ask, names in rows)
 
 
 GETCWD = os.getcwd
-"""Python's own: while a step is recorded another one stands for it."""
+"""Python's own function, which a patch replaces during a recording."""
 
 
 def _decimal() -> object:
@@ -103,7 +103,7 @@ def _decimal() -> object:
 
 @functools.cache
 def functions() -> dict[int, tuple[object, str, Callable[[], object]]]:
-    """By identity, functions and classes that go by a setting, or set it: how to ask for it."""
+    """By identity, functions and classes that read or set a setting, with its getter."""
     rows: list[tuple[object, str, Callable[[], object]]] = [
         (sys.getrecursionlimit, "sys.getrecursionlimit()", sys.getrecursionlimit),
         (sys.getswitchinterval, "sys.getswitchinterval()", sys.getswitchinterval),
@@ -132,7 +132,7 @@ _OF_MATMUL = (
     "allow_fp16_accumulation",
     "fp32_precision",
 )
-"""What ``torch.backends.cuda.matmul`` computes when it is asked."""
+"""Computed attributes of ``torch.backends.cuda.matmul``."""
 
 
 def read_by(holder: Any) -> tuple[str, Callable[[], object]] | None:

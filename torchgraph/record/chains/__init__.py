@@ -1,4 +1,4 @@
-"""What one step of ``cfg.beta`` leads to, without running code of the user's.
+"""Attribute and item lookups of chains such as ``cfg.beta``, resolved without running user code.
 
 Touches: objects, to look.
 Never: a write, a call of the user's functions.

@@ -1,4 +1,4 @@
-"""Chains: what a line of code reads, from a name on: ``cfg.beta``, ``args["w"]``, ``table[i]``."""
+"""Access paths in a line of code: ``cfg.beta``, ``args["w"]``, ``table[i]``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Root(enum.Enum):
-    """Where a chain begins."""
+    """The kind of variable or value at which a chain begins."""
 
     GLOBAL = "global"
     LOCAL = "local"
@@ -17,11 +17,11 @@ class Root(enum.Enum):
     MODULE = "module"
     """A module that the line imports, by its name, with a dot for each level of a relative one."""
     RETURNED = "returned"
-    """What a function returns that the line calls."""
+    """The return value of a function that the line calls."""
 
 
 class Use(enum.IntEnum):
-    """What becomes of the value that a chain leads to."""
+    """How the value of a chain is used."""
 
     PERHAPS = -5  # it is replaced where a branch of the line runs
     PLACED = -4  # items of it are replaced or taken away, nobody knows which
@@ -39,12 +39,12 @@ class Use(enum.IntEnum):
 
 
 class Key(enum.Enum):
-    """The key of a step that is known before the code runs, though what it leads to is not."""
+    """A key that the code fixes without fixing which value it selects."""
 
     EACH = "..."
-    """To one item of a container, nobody knows which."""
+    """An unknown item of a container."""
     MADE = "()"
-    """From a class to an object of it, which the step makes."""
+    """An object that the step makes of a class."""
 
     def __str__(self) -> str:
         return self.value
@@ -54,10 +54,10 @@ EACH, MADE = Key.EACH, Key.MADE
 
 
 class Within(NamedTuple):
-    """The key of a step to a value itself, or to what is in it, nobody knows which."""
+    """The key of a step to a value itself, or to an unknown part of it."""
 
     by: Chain | None
-    """The function that was given it; where that is the user's, its own lines tell more."""
+    """The function that received the value; the lines of a user's function tell more."""
 
     def __str__(self) -> str:
         return "..."
@@ -73,12 +73,12 @@ class SuperOf(NamedTuple):
 
 
 class ChainStep(NamedTuple):
-    """One step of a chain."""
+    """One attribute or item lookup in a chain."""
 
     item: bool
     """``[key]``; else ``.key``."""
     key: Any
-    """A `Chain` where that is to be found when the line runs; a `Key`, `Within` or `SuperOf`."""
+    """A `Chain` where the key is computed at run time; a `Key`, `Within` or `SuperOf`."""
 
     @property
     def is_open(self) -> bool:
@@ -97,19 +97,19 @@ class ChainStep(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """A name, and what is read from there on."""
+    """An access path: a variable and the lookups from it on."""
 
     root: Root
     name: str
     steps: tuple[ChainStep, ...] = ()
     line: int | None = None
-    """On which the name is read; None where that is of no account."""
+    """The line that reads the name; None where irrelevant."""
 
     def __str__(self) -> str:
         return self.name + "".join(map(str, self.steps))
 
     def then(self, item: bool, key: object) -> Chain:
-        """One step further; an item of what lies anywhere in a value lies there as well."""
+        """The chain with one more lookup; one into a `Within` stays the chain."""
         if item and self.steps and isinstance(self.steps[-1].key, Within):
             return self
         return self._replace(steps=(*self.steps, ChainStep(item, key)))
@@ -120,7 +120,7 @@ class Chain(NamedTuple):
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """Equal for equal chains: 1 and True are other keys."""
+        """A hash key of the chain, in which 1 and True differ."""
         return self.root, self.name, *((s.item, type(s.key), s.key) for s in self.steps)
 
 
@@ -128,17 +128,17 @@ OWN = ChainStep(False, "__dict__")
 
 
 class Result(NamedTuple):
-    """What one of several chains leads to: what a call gives, or a conditional expression."""
+    """The value of one of several chains: of a call, or of a conditional expression."""
 
     chains: tuple[Chain, ...]
 
     def then(self, item: bool, key: object) -> Result:
-        """One step further."""
+        """The result with one more lookup in each chain."""
         return Result(tuple(chain.then(item, key) for chain in self.chains))
 
 
 class Iterated(NamedTuple):
-    """An iterator over what a chain leads to, or one of several chains."""
+    """An iterator over the value of one of several chains."""
 
     chains: tuple[Chain, ...]
 
@@ -153,7 +153,7 @@ Reads = Sequence[tuple[Chain, Use]]
 
 
 class Test(NamedTuple):
-    """What a line asks first, and may skip a part of it by."""
+    """A conditional jump at the start of a line, which may skip a part of it."""
 
     chain: Chain
     skips: str
@@ -163,24 +163,24 @@ class Test(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What one line reads."""
+    """The reads and writes of one line of code."""
 
     chains: Reads
     inner: Reads
-    """Those that begin at a variable which the same line stores: a loop in one line."""
+    """Reads from a variable that the same line stores: a loop in one line."""
     stores: Reads
-    """What it may replace."""
+    """The chains that the line may assign."""
     returned: Reads
-    """What is done with what a function returns that the line calls."""
+    """The uses of the return value of a function that the line calls."""
     put: Mapping[object, object]
-    """By the mark of a chain that a branch of the line replaces, the constant that it puts there.
+    """By the mark of a chain that a branch of the line assigns, the constant assigned.
 
     None for something that the step makes.
     """
     test: Test | None = None
-    """What it asks first, and may skip a part of it by."""
+    """The conditional jump at its start."""
     skipped: Any = None
-    """The `Line` that it is where it skips that part."""
+    """The `Line` without the part that the jump skips."""
 
 
 Lines = dict[int, Line]

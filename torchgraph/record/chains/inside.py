@@ -1,4 +1,4 @@
-"""What is in containers: the items that names may lead to."""
+"""Traversal of containers: the items to which names may lead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ...structure import Unfit, mutable_parts, parts_of_partial, tensors_in
 from ..tape.watch import is_plain
 
 _MARKED = 4096
-"""Items of a container that are looked at one by one."""
+"""Limit of the items of a container that are traversed."""
 
 
 def lies_in(tensor: torch.Tensor, storages: Collection[int]) -> bool:
@@ -38,7 +38,7 @@ def lies_in(tensor: torch.Tensor, storages: Collection[int]) -> bool:
 
 
 def values_in(container: object) -> list[Any]:
-    """What is in a container, without its keys."""
+    """The values in a container, without its keys."""
     return list(dict.values(container)) if isinstance(container, dict) else elements(container)
 
 
@@ -51,7 +51,7 @@ def keyed(container: object) -> list[tuple[object, object]]:
 
 
 def within(value: object, depth: int = 3) -> Iterator[object]:
-    """A value, and what is in it, where names may lead on."""
+    """A value and its parts, where names may lead on."""
     if is_plain(value):
         return
     yield value
@@ -73,19 +73,19 @@ def is_told_apart(value: object) -> bool:
 
 
 class Lying(NamedTuple):
-    """A container, an array or a tensor in an object."""
+    """A container, an array or a tensor inside an object."""
 
     path: tuple[object, ...]
     """The keys that lead to it; none to the object itself."""
     holder: object
-    """The container that it lies in, or in a tuple in it; None where that is not in the object."""
+    """The container around it, or around a tuple around it; None outside of the object."""
     keys: tuple[object, ...]
-    """Those that lead to it from there."""
+    """The keys that lead to it from the holder."""
     value: object
 
 
 def lying_in(value: object, limit: int = 256) -> Iterator[Lying]:
-    """All that may change in an object, as far as keys lead to it."""
+    """All mutable parts of an object that keys lead to."""
     seen: set[int] = set()
     pending = [Lying((), None, (), value)]
     for _ in range(limit * limit):
@@ -112,7 +112,7 @@ def containers_within(value: object) -> dict[tuple[object, ...], int]:
 def tensors_under(
     value: object, before: object, words: str, level: int = 0
 ) -> Iterator[tuple[str, Path, torch.Tensor, object]]:
-    """(words, path, tensor, what lay there before) of the tensors to which keys lead.
+    """(words, path, tensor, the earlier look) of the tensors to which keys lead.
 
     Args:
         before: the look at the container then.
@@ -129,7 +129,7 @@ def tensors_under(
 
 
 def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
-    """What is in a container, and in those in it, and did not lie there before.
+    """The objects in a container, at any depth, that were not in it before.
 
     Args:
         before: the look at it then.
@@ -141,14 +141,14 @@ def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
 
 
 def _beside(value: object, before: object, level: int) -> Iterator[tuple[object, object, object]]:
-    """(key, item, the look at what lay there before) of what is in a container."""
+    """(key, item, the earlier look) of the items in a container."""
     held = _held_in(before)
     for key, item in keyed(value) if level < DEEPEST else ():
         yield key, item, held.get(_look_at_key(key) if isinstance(value, dict) else key)
 
 
 def _held_in(found: object) -> dict[object, object]:
-    """What the look at a container says of each item in it, by position or by the look at a key.
+    """The look at each item that the look at a container holds, by position or key.
 
     Nothing where it is the look at something else, such as a number that moves.
     """
@@ -159,12 +159,12 @@ def _held_in(found: object) -> dict[object, object]:
 
 
 def _look_at_key(key: object) -> Any:
-    """The look at the key of a dict, from what stands for it in a path."""
+    """The look at a dict key, from its form in a path."""
     return key if isinstance(key, Same) else look(key)
 
 
 def lay_at(path: Path, before: object, tensor: torch.Tensor) -> bool:
-    """True for a tensor that lay there in a container, as that was before."""
+    """True where a tensor was at a path in a container, by the earlier look."""
     for by, key in path:
         held = _held_in(before) if by is By.ITEM and type(key) is not bool else {}
         found = key if key in held else _look_at_key(key)
@@ -175,7 +175,7 @@ def lay_at(path: Path, before: object, tensor: torch.Tensor) -> bool:
 
 
 def objects_in(value: object) -> dict[int, object]:
-    """By identity, what is in an object, or among the arguments of a call, and may change."""
+    """By identity, the mutable parts of an object, or of the arguments of a call."""
     try:
         return {id(held): held for _, held, _ in mutable_parts(value)}
     except Unfit:
@@ -183,7 +183,7 @@ def objects_in(value: object) -> dict[int, object]:
 
 
 def tensors_within(value: object) -> dict[int, torch.Tensor]:
-    """By identity, the tensors in an object."""
+    """The tensors in an object, by identity."""
     try:
         return {id(tensor): tensor for _, tensor in tensors_in(value)}
     except Unfit:
@@ -191,7 +191,7 @@ def tensors_within(value: object) -> dict[int, torch.Tensor]:
 
 
 def held_by(value: object) -> Iterable[object]:
-    """What a container holds, and what a function is given without an argument."""
+    """The items of a container; the receiver, arguments and closure that a callable holds."""
     if parts := parts_of_partial(value):
         function, args, keywords = parts
         return [function, *args, *keywords.values()]

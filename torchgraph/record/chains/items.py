@@ -1,4 +1,4 @@
-"""Which objects lie in a container: where they still do, all that a look says of it stays true."""
+"""Identity snapshots of containers: equal identities mean that the last look still holds."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _END = object()
 
 
 class Items:
-    """The objects in a container, and in the containers in it, as they lie there now.
+    """A snapshot of the identities of a container's items, nested ones included.
 
     Args:
-        views: what gives them in their order, now and later.
+        views: iterables over the items in their order, now and later.
     """
 
     def __init__(self, views: list[Iterable[object]]) -> None:
@@ -34,18 +34,18 @@ class Items:
 
     @classmethod
     def of(cls, value: object) -> Items | None:
-        """None where one of them may change itself, or is a tensor; where there are too many."""
+        """The snapshot; None for large containers, and those with mutable items or tensors."""
         views: list[Iterable[object]] = []
         return cls(views) if is_container(value) and _spread(value, views, 0) else None
 
     def hold(self) -> bool:
-        """True where the very same objects lie there."""
+        """True where the container still holds the very same objects."""
         now = chain(chain.from_iterable(self._views), (_END,))
         return all(map(operator.is_, now, self._held))
 
 
 def _spread(value: Any, views: list[Iterable[object]], level: int) -> bool:
-    """Add what gives the items of a container; False where identity does not tell of one."""
+    """Collect the iterables over a container; False where identities do not determine its look."""
     if type(value) not in _BUILT_IN or level >= DEEPEST or len(value) > MOST:
         return False
     views += _parts(value)
@@ -56,19 +56,19 @@ def _spread(value: Any, views: list[Iterable[object]], level: int) -> bool:
 
 
 def _parts(value: Any) -> list[Iterable[object]]:
-    """What gives the items of a container, and first the keys of a dict."""
+    """The iterables over a container: of a dict its keys first."""
     return [value, value.values()] if isinstance(value, dict) else [value]
 
 
 def _not_plain(value: object) -> Iterator[object]:
-    """The items, where not all are numbers and strings: to ask for all kinds at once is quick."""
+    """The items, unless all are numbers and strings: one set operation, which is quick."""
     return chain.from_iterable(
         part for part in _parts(value) if not PLAIN.issuperset(map(type, part))
     )
 
 
 def _stays(item: object) -> bool:
-    """True for what a look knows by its identity, or what nobody changes."""
+    """True for an item that a look takes by identity, or an immutable one."""
     if type(item) in PLAIN:
         return True
     return not isinstance(item, torch.Tensor) and type(look(item)) is Same

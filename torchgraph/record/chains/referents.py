@@ -1,4 +1,4 @@
-"""What stands behind an object that no chain goes through: a view, a bound method, a library's."""
+"""Objects referenced by values that no chain traverses: views, bound methods, library objects."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ WRITES = {
     **dict.fromkeys(("append", "extend", "add", "discard"), Use.COUNTED),
     "clear": Use.CLEARED,
 }
-"""Methods of containers that look at nothing, and leave at its place what there was."""
+"""Methods of containers that read nothing, and keep the container at its place."""
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
-"""What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
+"""Their items come and go with references elsewhere: ``calls[argument]``, say."""
 PROBED = 4096
-"""Attributes of one object that are looked at when all of them count."""
+"""Limit of an object's attributes that are read where all of them count."""
 _NOTHING: dict[object, object] = {}
 _VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
 _NOT_HOLDERS = frozenset({"builtins", "torch", "torchgraph", "abc", "typing", "enum", "weakref"})
@@ -63,13 +63,13 @@ _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 
 
 def is_iterator(value: object) -> bool:
-    """True for what gives its next, and is another one then."""
+    """True for an iterator, which each item advances."""
     cls = type(value)
     return hasattr(cls, "__next__") and cls not in weakref.ProxyTypes  # those have every method
 
 
 def referents(value: object) -> list[object]:
-    """The containers, arrays and iterators that are read where ``value`` is called or looked at."""
+    """The containers, arrays and iterators read by a call or a read of ``value``."""
     if isinstance(value, (*_VIEWS, MappingProxyType)):
         return [held for held in gc.get_referents(value) if is_container(held)]
     if parts := parts_of_partial(value):
@@ -83,7 +83,7 @@ def referents(value: object) -> list[object]:
 
 
 def _moves(value: object) -> bool:
-    """True for what is another one after it was asked."""
+    """True for arrays, iterators and generators, whose state changes under one identity."""
     known = is_buffer(value) or is_iterator(value) or is_generator(value)
     return known and not isinstance(value, torch.Tensor)
 
@@ -99,7 +99,7 @@ def is_holder(value: object) -> bool:
 
 
 def is_memo(value: object, name: str) -> bool:
-    """True for an attribute in which methods of Python's library keep what they found elsewhere."""
+    """True for an attribute that caches values in a class of Python's library."""
     return isinstance(value, logging.Logger) and name == "_cache"
 
 
@@ -118,7 +118,7 @@ def asked_besides(value: object) -> Iterator[tuple[str, object, str]]:
 
 
 def is_users(value: object) -> bool:
-    """True for an object of a class of the user's; modules and classes are looked at elsewhere."""
+    """True for an object of a user's class, modules and classes excepted."""
     kept = isinstance(value, (torch.nn.Module, type))
     return not kept and not is_of_library(type(value))
 
@@ -149,7 +149,7 @@ def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, ob
 def closed(
     step: ChainStep, frame: FrameType, guarded: Callable[[object], bool]
 ) -> ChainStep | None:
-    """With the key that it has now, as a path has it; None where that leads to no one item."""
+    """The step with its present key, in the form of a path; None where it selects no one item."""
     if step.is_any or not isinstance(step.key, Chain):
         return None if step.is_any else step
     key = leads_to(frame, step.key, guarded)

@@ -1,4 +1,4 @@
-"""One step of a chain, as Python makes it, but without running any code of the user's."""
+"""Resolution of one lookup of a chain by Python's rules, without running user code."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ _LIBRARIES -= {"__main__"}
 
 
 class Source(NamedTuple):
-    """A way to a value."""
+    """The owner and path under which a value is found."""
 
     owner: object
     path: Path
 
     def item(self, key: object) -> Source:
-        """The way on to an item of a container."""
+        """The path extended to an item of a container."""
         return Source(self.owner, (*self.path, (By.ITEM, key)))
 
 
 class Lookup(NamedTuple):
-    """Where one step leads."""
+    """The result of one lookup: the value, and where it is stored."""
 
     value: Any
     owner: object = None
     path: Path = ()
-    """Empty: what is there does not change, or is watched by others."""
+    """Empty where the value is immutable, or guarded elsewhere."""
     absent: tuple[Source, ...] = ()
-    """Where nothing may be, so that it leads there."""
+    """Places that must stay empty for the lookup to give this value."""
     extends: bool = False
-    """The path goes on from the container before."""
+    """True where the path extends that of the container before."""
 
     def sources(self, before: list[Source]) -> list[Source]:
-        """The ways to the value."""
+        """The owners and paths of the value."""
         if self.extends:
             return [Source(owner, (*path, *self.path)) for owner, path in before]
         return [Source(self.owner, self.path)] if self.path else []
@@ -70,7 +70,7 @@ class Lookup(NamedTuple):
 def step_of(
     value: object, key: Any, *, item: bool, guarded: Callable[[object], bool]
 ) -> Lookup | None:
-    """``value[key]`` or ``value.key``; None where code of the object's own says what that is."""
+    """``value[key]`` or ``value.key``; None where user code computes it."""
     if isinstance(value, weakref.ProxyTypes):
         value = value.__init__.__self__
     if item or is_container(value):
@@ -97,13 +97,13 @@ def step_of(
 
 
 def _at(value: object, by: By, key: object) -> Lookup:
-    """What lies there in an object at which names may begin."""
+    """The value of a path's end in an object at which names may begin."""
     path: Path = ((by, key),)
     return Lookup(follow(value, path), value, path)
 
 
 def _of_super(value: Any, key: str) -> Lookup | None:
-    """``super().key``: what the next class that has it has there."""
+    """``super().key``: the attribute of the next class that has it."""
     holder = class_of(value, key)
     found = vars(holder).get(key, ABSENT)
     if isinstance(found, _SLOTS) and not _gives_anew(found):
@@ -178,7 +178,7 @@ _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 
 
 def _gives_anew(descriptor: Any) -> bool:
-    """Those of torch's objects and of arrays: tensors and views, another one each time."""
+    """Accessors of torch's objects and of arrays that return a new tensor or view each time."""
     return str(descriptor.__objclass__.__module__).partition(".")[0] in ("torch", "numpy")
 
 
@@ -192,7 +192,7 @@ def imported(frame: FrameType, name: str) -> object:
 
 
 def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[object], bool]) -> object:
-    """What a chain leads to now; `ABSENT` where only the user's own code could say."""
+    """The present value of a chain; `ABSENT` where only user code could tell."""
     value = frame.f_locals.get(chain.name, frame.f_globals.get(chain.name, ABSENT))
     for step in chain.steps:
         key = leads_to(frame, step.key, guarded) if isinstance(step.key, Chain) else step.key
@@ -217,7 +217,7 @@ def runs_users(value: object) -> bool:
 
 
 def has_attribute(value: object, name: str) -> bool:
-    """True where something is there under a name, or code of its class may give something."""
+    """True where an attribute exists, or code of the class may compute it."""
     if isinstance(value, torch.Tensor):
         return name in own(value)
     there = name in own(value) or of_class(type(value), name) is not ABSENT
@@ -225,7 +225,7 @@ def has_attribute(value: object, name: str) -> bool:
 
 
 def shadow_of(value: object, key: object) -> Source | None:
-    """Where an attribute would hide what ``__getattr__``, or a property, gives; None: nowhere."""
+    """The place where an attribute would shadow ``__getattr__`` or a property; None: nowhere."""
     if type(key) is not str or key in own(value) or not type(value).__dictoffset__:
         return None
     found = of_class(type(value), key)
@@ -236,14 +236,14 @@ def shadow_of(value: object, key: object) -> Source | None:
 
 _METHODS = (staticmethod, classmethod)
 _OF_MODULES = (vars(nn.Module)["__getattr__"],)
-"""They look where names are followed to as well."""
+"""Their lookups are in places that names cover as well."""
 _ASKED_FOR_ATTRIBUTES = ("__getattr__", "__getattribute__")
 
 
 def looks_up_itself(
     value: object, by: Sequence[str] = (*_ASKED_FOR_ATTRIBUTES, "__getitem__")
 ) -> bool:
-    """True when code of its class says what an attribute, or an item, that is not there is."""
+    """True when code of the class computes missing attributes or items."""
     found = (of_class(type(value), name) for name in by)
     return any(isinstance(one, FunctionType) and one not in _OF_MODULES for one in found)
 
@@ -268,7 +268,7 @@ _FEW = 64
 
 
 def is_ours(value: object) -> bool:
-    """True for what stands in for a number or a function while the step is recorded."""
+    """True for a replacement of a number or a function during a recording."""
     if is_container(value) and count(value) <= _FEW:
         return any(is_ours(item) for item in values_in(value) if not _is_users(item))
     if isinstance(value, FunctionType):
@@ -277,7 +277,7 @@ def is_ours(value: object) -> bool:
 
 
 def _is_users(item: object) -> bool:
-    """True for what is looked at by itself, and for a number that the user's lines move."""
+    """True for a value traversed by itself, and for a number that the user's lines change."""
     node = node_of(item)
     moves = node is not None and getattr(node.writer, "follows", False)
     return moves or isinstance(item, (dict, list))
@@ -299,7 +299,7 @@ def is_of_library(made: type | FunctionType) -> bool:
 
 
 _MADE_BY_PYTHON = 1 << 9
-"""In the flags of a class: ``Py_TPFLAGS_HEAPTYPE``."""
+"""``Py_TPFLAGS_HEAPTYPE`` in the flags of a class."""
 _PACKAGE = os.path.dirname(sys.modules[__name__.partition(".")[0]].__file__ or "")
 _STDLIB = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 _INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
@@ -310,14 +310,14 @@ _AS_USERS = (
     os.path.join(_PACKAGE, "record", "reads", "known.py"),
     *(os.path.join(os.path.dirname(_PACKAGE), *name.split(".")) for name in PARTS_OF_STEPS),
 )
-"""Files of torchgraph whose functions are looked at as the user's are."""
+"""Files of torchgraph whose functions are traced as the user's are."""
 _FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))
 
 _FINDERS = frozenset(
     getattr(sys.modules.get(getattr(finder, "__module__", "")), "__file__", None)
     for finder in sys.meta_path
 )
-"""The files of what Python asks for a module: an import on the way is no part of the step."""
+"""The files of import machinery, whose reads are no part of the step."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a step has read or written by name, and the variables of functions around it."""
+"""Records of the names that a step has read or written, and closure variables among them."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ from .chains import Use
 from .inside import lies_in, tensors_under
 
 Counts = Counter[tuple[int, str]]
-"""How often ``+=`` has moved an attribute, by object and name."""
+"""The number of times that ``+=`` has changed an attribute, by object and name."""
 RowKey = tuple[int, Path, bool]
-"""(identity of an owner, a path from it, whether all that is there counts): a row of the ledger."""
+"""(identity of an owner, a path from it, whether its contents count): a row of the access log."""
 Touches = list[tuple[RowKey, Use]]
-"""The rows of what a line may replace."""
+"""The rows of the places that a line may assign."""
 
 
 class Touched(NamedTuple):
-    """What a step has read or written under a name."""
+    """A place that a step has read or written by name."""
 
     name: Name
     read: bool
     container: object
-    """The list, dict or the like that lay there first."""
+    """The mutable container that was at the place first."""
     outer: bool
-    """True for a place that was there before the step."""
+    """True for a place that existed before the step."""
     counted: bool = False
-    """It was only moved on: ``x += 1``."""
+    """True where the step only incremented the place: ``x += 1``."""
     alike: object = None
-    """The look at what a tensor or a container was like."""
+    """The layout of a tensor, or of a container's tensors, for `Aspect.LIKENESS`."""
     compared: bool = False
-    """The step asks which object lay there first."""
+    """True where the step compares the first object by identity."""
     length: int | None = None
-    """How much a list held first, where that says what an item is that the step reads."""
+    """The first length of a list, where an item that the step reads depends on it."""
     same_object: bool = False
-    """What lies there now was there before, here or elsewhere."""
+    """True where the present object existed before, here or elsewhere."""
     within: Mapping[tuple[object, ...], int] = MappingProxyType({})
-    """The containers in what lay there first, as `containers_within` gives them."""
+    """The containers inside the first object, as `containers_within` gives them."""
     identified: bool = False
-    """The step asks which object a number is that lies there: it stays Python's own."""
+    """True where the step compares a number by identity, so it must not be symbolic."""
 
     @property
     def place(self) -> tuple[int, Path]:
-        """Equal for two looks at one place."""
+        """A key that is equal for equal places."""
         return id(self.name.owner()), self.name.path
 
 
 class Met(NamedTuple):
-    """What one step has met by name."""
+    """All that one step has read or written by name."""
 
     touched: list[Touched]
     counts: Counts
     compared: frozenset[int]
-    """The identities of what the step asks which object it is."""
+    """Identities of the objects that the step compares by identity."""
     storages: frozenset[int] = frozenset()
-    """Those of all inputs."""
+    """The storages of all inputs."""
 
 
 def _is_in(found: Any, value: object) -> bool:
@@ -74,19 +74,19 @@ def _is_in(found: Any, value: object) -> bool:
 
 
 class Cell:
-    """A variable of a function around, until the function is found."""
+    """A closure variable whose function is not known yet."""
 
     def __init__(self, name: str, found: Any) -> None:
         self.name = name
         self.last = found
-        """The look at what it held last."""
+        """The look at its last content."""
 
     def holds(self, value: object) -> bool:
-        """True where that is what it held last, or lies in a tuple there."""
+        """True where ``value`` was its last content, or in a tuple there."""
         return _is_in(self.last, value)
 
     def within(self, functions: Sequence[FunctionType]) -> list[object]:
-        """The cells that it may be: there may be several functions of one code."""
+        """The cells that may be the variable: several functions may share one code object."""
         return [
             cell
             for function in functions
@@ -98,14 +98,14 @@ class Cell:
 
 
 def in_cell(value: object) -> object:
-    """The look at what a variable holds: a container is that one, whatever is in it."""
+    """The look at a closure variable: a container by identity, whatever it holds."""
     if is_generator(value) or is_buffer(value):
         return Same(value)
     return look(value, deep=False, level=1)
 
 
 def settings(functions: Sequence[FunctionType]) -> Iterator[Name]:
-    """The code of functions, and what their arguments are by default."""
+    """The code and default arguments of functions, as names."""
     for function in functions:
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, attribute)
@@ -122,7 +122,7 @@ def settings(functions: Sequence[FunctionType]) -> Iterator[Name]:
 
 
 def idle(one: Touched, inputs: set[int], kept: Callable[[object], bool]) -> Touched | None:
-    """A tensor that the step has only looked at, as an object, counts for what it is like.
+    """The guard of a tensor that the step only looks at: its layout, not its identity.
 
     ``kept``: true for one that the step has put elsewhere, too.
     """
@@ -139,7 +139,7 @@ def idle(one: Touched, inputs: set[int], kept: Callable[[object], bool]) -> Touc
 def unmoved_in(
     one: Touched, value: object, met: set[int], kept: Callable[[object], bool]
 ) -> Iterator[Touched]:
-    """The tensors in a container that the step computes with, and has left where they lay."""
+    """The tensors in a container that the step computes with, still at their places."""
     for words, path, tensor, was in tensors_under(value, one.name.found, one.name.shown):
         if was == look(tensor) and (lies_in(tensor, met) or kept(tensor)):
             name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)
@@ -148,7 +148,7 @@ def unmoved_in(
 
 
 def look_at(value: object, use: Use, *, deep: bool) -> object:
-    """What gives another value each time is never as it was."""
+    """The look at a value; `Never` for an iterator that is consumed, and a large array replaced."""
     proxy = type(value) in ProxyTypes  # which has every method
     if issubclass(type(value), Iterator) and not proxy and Use.ITEMS <= use <= Use.OPERAND:
         return Never()

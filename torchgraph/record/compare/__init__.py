@@ -1,4 +1,4 @@
-"""Whether two recorded calls did the same, and what that is worth.
+"""Comparison of two recordings of a step, and the strength of the confirmation.
 
 Touches: outcomes of calls.
 Never: the user's objects.

@@ -1,4 +1,4 @@
-"""Batches: what two recordings of one step are worth depends on how far theirs differ."""
+"""Fingerprints of batches: two recordings confirm less where their batches are equal."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _WINDOWS, _WINDOW = 3, 1024
 
 @dataclass(frozen=True)
 class Batch:
-    """What tells the tensors of a call from those of another, and keeps none of them alive."""
+    """A fingerprint of a call's tensors, which keeps none of them alive."""
 
     digest: tuple[bytes, ...]
     """By tensor, a fingerprint of all its bits."""
     places: tuple[MemoryLocation, ...]
     marks: tuple[object, ...]
-    """By tensor, what a write changes; see `_mark`."""
+    """By tensor, a key that writes change; see `_mark`."""
 
     @classmethod
     def of(cls, call: Call) -> Batch:
-        """Reads all of the tensors: a second for a gigabyte."""
+        """The fingerprint of a call; reads all of the tensors: a second for a gigabyte."""
         digest, marks = tuple(map(fingerprint, call.tensors)), tuple(map(_mark, call.tensors))
         return cls(digest, tuple(map(MemoryLocation.of, call.tensors)), marks)
 
@@ -47,7 +47,7 @@ class Batch:
 
 
 def _mark(tensor: torch.Tensor) -> object:
-    """Its version, and some of its bytes for writes that torch does not count, as NumPy's."""
+    """A tensor's version, and some bytes for writes that torch does not count, as NumPy's."""
     version = 0 if tensor.is_inference() else version_of(tensor)
     if tensor.device.type != "cpu":
         return version
@@ -63,20 +63,20 @@ def _mark(tensor: torch.Tensor) -> object:
 
 @dataclass(frozen=True, eq=False)
 class WeakConfirmation:
-    """The doubt about a program that was confirmed by the very batch that recorded it."""
+    """A program's confirmation by an equal batch, with the conditions that it leaves open."""
 
     key: object
     """The key of the calls that the program may serve."""
     batch: Batch | None
-    """Where constants may be of it."""
+    """The batch, where constants may stem from it."""
     places: Mapping[int, MemoryLocation]
-    """Where arguments lie whose memory others may hold too: a global, a list, an attribute."""
+    """The memory of arguments that the step may also hold as a global or attribute."""
 
     @classmethod
     def about(
         cls, key: object, batches: tuple[Batch, Batch], old: Outcome, new: Outcome
     ) -> WeakConfirmation | None:
-        """None where two equal recordings say enough."""
+        """The weak confirmation; None where two equal recordings suffice."""
         then, now = batches
         leaves = zip(old.leaves, new.leaves, strict=True)
         others = any(
@@ -90,7 +90,7 @@ class WeakConfirmation:
         return cls(key, batch, places) if batch is not None or places else None
 
     def is_told_by(self, call: Call) -> bool:
-        """True for another batch."""
+        """True for a call whose batch differs, which can confirm the program."""
         for number, place in self.places.items():
             if not place.holds(call.tensors[number]):
                 return True

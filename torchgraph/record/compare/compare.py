@@ -1,4 +1,4 @@
-"""Whether two calls did the same: what a program holds for is what both did."""
+"""Comparison of two recordings: a program is valid for what both have in common."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEY = (
 
 
 def difference(old: Outcome, new: Outcome) -> Difference | None:
-    """What ``new`` did differently; None when both did the same."""
+    """The first difference of ``new`` from ``old``; None when they are equal."""
     for part in (
         _flags,
         _inputs,
@@ -59,7 +59,7 @@ def difference(old: Outcome, new: Outcome) -> Difference | None:
 
 
 def _cause(old: Outcome, new: Outcome) -> str:
-    """The first number that both calls have moved: another input is what comes of it."""
+    """The first number that both calls changed, which may explain other inputs."""
     moved = (one for part in (_attributes, _names) for one in part(old, new))
     first = next((one for one in moved if one.reason is Reason.MOVED), None)
     return "" if first is None else f"{first.what} (at {first.where})"
@@ -82,7 +82,7 @@ def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def _called(outcome: Outcome, found: tuple[str, TensorLayout | None] | None) -> str:
-    """An input in the user's words: one from outside by where it is first read."""
+    """An input in the user's words: one from outside by its first read."""
     if found is None or not found[0].startswith("free."):
         return "" if found is None else found[0]
     index = next(index for leaf, index in outcome.leaves if leaf.fqn == found[0])
@@ -93,7 +93,7 @@ def _called(outcome: Outcome, found: tuple[str, TensorLayout | None] | None) -> 
 
 
 def _kind(layout: TensorLayout | None) -> tuple[object, ...]:
-    """A layout without its place in memory."""
+    """A layout without its storage."""
     return () if layout is None else tuple(layout[2:])
 
 
@@ -118,7 +118,7 @@ def _assigned(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def _contents(old: Outcome, new: Outcome) -> Iterator[Difference]:
-    """What the step fills or replaces itself, where the ops show no other difference."""
+    """Differences in objects that the step itself fills or replaces."""
     return (one for one in _names(old, new) if one.is_of_contents)
 
 
@@ -139,7 +139,7 @@ def _names(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def _told_apart(known: Name, name: Name) -> str:
-    """What tells two objects, or contents, that are shown by the same words."""
+    """The difference of two objects that are shown by the same words."""
     kind = name.value.removeprefix("a ")
     if isinstance(known.found, Same) or isinstance(name.found, Same):
         return f"{name.shown} is another {kind} than before"
@@ -174,7 +174,7 @@ def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def _index(outcome: Outcome, looked_at: int) -> tuple[str, str]:
-    """(what it is in words, what to write instead) of a number that the user's line indexes by."""
+    """(the words, the fix) for a number that the user's line uses as an index."""
     made = (entry for entry in outcome.tape.entries if entry.outs == looked_at)
     if any(entry.target is ITEM for entry in made):
         return "a tensor without dimensions, an index that Python reads as a number,", _INDEX
@@ -220,7 +220,7 @@ def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
 
 
 def _unmoved(old: Any, new: Any) -> bool:
-    """True for arguments that are the same: nearly all are, and need no walk side by side."""
+    """True for equal arguments: most are, and need no traversal."""
     kind = type(old)
     if kind is not type(new):
         return False
@@ -267,7 +267,7 @@ def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def returned_otherwise(old: Returned, new: Returned) -> Iterator[Difference]:
-    """What two calls have returned, or put into their arguments, that is no tensor."""
+    """The difference in two calls' results and argument contents, tensors excepted."""
     for path, one, other in old.differences(new):
         if one is NOTHING:
             what = "it returns another structure, or leaves one in its arguments"
@@ -303,7 +303,7 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """Equal to the last bit; all NaNs are one, and so is all data of tensors on ``meta``."""
+    """True for equal bits; all NaNs are equal, and so is all data on ``meta``."""
     if old.is_meta or new.is_meta:
         return old.is_meta and new.is_meta
     if old.is_complex():
@@ -317,7 +317,7 @@ def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
 
 
 def _other(old: object, new: object) -> str:
-    """``new`` in words, told from ``old``."""
+    """``new`` in words that differ from ``old``'s."""
     shown = _shown(new)
     return f"another, {shown}" if shown == _shown(old) else shown
 
@@ -331,5 +331,5 @@ def _shown(value: object) -> str:
 
 
 def _op(target: object) -> str:
-    """An op by its name, or a function of Python's."""
+    """The name of an op, or of a Python function."""
     return f"{target.__name__}()" if isinstance(target, type) else str(target)

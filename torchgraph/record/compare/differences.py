@@ -1,4 +1,4 @@
-"""How two recorded calls may be unlike, and what is said of a step in which calls go on to be."""
+"""Kinds of differences between two recordings, and the reasons for eager that they give."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from ...reasons import Because, Reason
 
 
 class Said(NamedTuple):
-    """Why a step goes on in eager, as it is said."""
+    """A reason for eager, in words for the user."""
 
     why: Because
     about: str = ""
-    """What is said of it once, whatever its value."""
+    """The subject of a warning that is given once, whatever its value."""
     kind: type[EagerWarning] = EagerWarning
     fix: str = ""
-    """The way out, where it is not that of the kind."""
+    """The fix, where it is not that of the kind."""
 
 
 class Difference(NamedTuple):
-    """The first thing that is not the same."""
+    """The first difference between two recordings."""
 
     reason: Reason
     what: str
     where: SourceLine | None = None
     read: Read | Name | None = None
-    """An attribute or a name, as it is now."""
+    """The attribute or name with another value, as it is now."""
     cause: str = ""
-    """What the step reads and moves, and may go by."""
+    """The changing value that the difference may depend on."""
     varies: bool = False
-    """True for a value of data that hardly comes twice."""
+    """True for a data value that hardly comes twice."""
     fix: str = ""
-    """What to write instead, where there is more to say than of others of its kind."""
+    """A fix that is more specific than that of the reason."""
 
     @property
     def is_of_contents(self) -> bool:
-        """True for an object that the step moves."""
+        """True for an object that the step changes."""
         moved = self.reason is Reason.MOVED
         return moved and isinstance(self.read, Name) and not is_number(self.read.found)
 
     @property
     def is_of_state(self) -> bool:
-        """True where each of several programs may serve: for a value, for what trains."""
+        """True where one program for each state may serve."""
         return self.reason in (Reason.DATA, Reason.TRAINS)
 
     @property
     def never_settles(self) -> bool:
-        """True for what is another constant, where a cache that fills up would be a structure."""
+        """True for a varying number; a growing cache would be a structure."""
         if isinstance(self.read, Name):
             found: Any = self.read.found
             number = is_number(found) and found[0] is not str  # a text is one of few
@@ -61,7 +61,7 @@ class Difference(NamedTuple):
 
     @property
     def at(self) -> str:
-        """The line in words, to be put behind."""
+        """The line in words, to append."""
         return f" (at {self.where})" if self.where else ""
 
     @property
@@ -71,7 +71,7 @@ class Difference(NamedTuple):
         return ".".join((self.read[0], self.read[2]))
 
     def said(self) -> Said:
-        """Why a step goes on in eager in which calls go on to be unlike in this."""
+        """The reason for eager where calls go on to differ in this."""
         what, at, reason = self.what, self.at, self.reason
         # Nobody changes a line of a package that is installed.
         installed = self.where is not None and is_installed(self.where.filename)

@@ -1,4 +1,4 @@
-"""What a recorded call leaves: its results for the user, and its tape with all that names it."""
+"""The outcome of a recorded call: results for the user, the tape, guards and side effects."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from ..tape.watch import Change, is_own
 
 @dataclass(eq=False)
 class Outcome:
-    """What one call leaves whose step ran as eager runs it."""
+    """The outcome of one call whose step ran as eager runs it."""
 
     step: Step
     returned: object
-    """With the real tensors in it."""
+    """The return value with the real tensors."""
     out_tree: Returned
-    """What `build` returned and did to its arguments, without the tensors."""
+    """The structure of `build`'s return value and its changes to arguments."""
     tape: Tape
     leaves: list[tuple[Leaf, int]]
     """The inputs with their values on the tape: the step's, the call's, free ones."""
     outputs: list[tuple[OutputSpec, object]]
-    """With a `Ref` or a constant each."""
+    """The outputs of the program, with a `Ref` or a constant each."""
     written: dict[str, set[int]]
     """Under a GradScaler, which optimizers' steps write a tensor."""
     calls: list[CallRecord]
@@ -52,58 +52,58 @@ class Outcome:
     """(path, object, attribute, value) of what the step read."""
     changes: list[Change]
     names: list[Name]
-    """What the user's code read by name."""
+    """The reads of the user's code by name."""
     aliases: Sequence[Alias]
     outside: list[nn.Module]
     loss_path: str | None
     loss: torch.Tensor | None
     after: Step
-    """The step as the call left it: a buffer that it rebound is another tensor now."""
+    """The step at the end of the call, with the buffers that it rebound."""
     relaid: str = ""
     """A state or argument with another dtype, shape or strides now: ``self.linear.to(...)`` or
     ``x.t_()`` in `build`."""
     moved: str = ""
-    """An attribute of an optimizer that its step has moved: Python may go by it."""
+    """An optimizer's attribute that its step changed, on which Python may depend."""
     skipped: frozenset[int] = frozenset()
-    """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
+    """Optimizers that a GradScaler kept from stepping: the tape is not that of a full step."""
     rests: bool = False
     """True for a step of a training graph without a ``backward()``."""
     own_update: bool = False
     """True when the step takes its own update: then gradients are what eager leaves."""
     side_effects: SideEffects = field(default_factory=SideEffects)
     extra: Sequence[torch.Tensor] = ()
-    """What a program returns besides what the user gets: gradients that are left, and so on."""
+    """Outputs of the program beyond the user's: gradients that are left, and so on."""
     adopted: Sequence[Optimizer] = ()
-    """Optimizers that the scan of the step did not know: the next one does."""
+    """Optimizers unknown to the scan of the step, which the next scan includes."""
     repeated: Mapping[object, tuple[Assigned, Change]] = field(default_factory=dict)
-    """By place, what the step writes where nothing reads it; see `LoopCarried.repeated`."""
+    """By place, write-only changes of the step; see `LoopCarried.repeated`."""
     strays: Sequence[Stray] = ()
-    """The same of places where it keeps tensors."""
+    """Places with tensors that no scan has found."""
     numbers: Sequence[NumberPlace] = ()
-    """Places of the user's in which the step has moved a number, that no scan has found."""
+    """The user's places with varying numbers that no scan has found."""
     reads_values: bool = False
-    """It has read values of tensors, which the next call takes for numbers that move."""
+    """True where it has read tensor values, symbolic numbers in the next call."""
     one_launch: bool = False
-    """A CUDA Graph runs the step: no number of a tensor is computed with."""
+    """True where a CUDA Graph runs the step: no tensor value becomes a number."""
     raised: frozenset[tuple[type[BaseException], object, int]] = frozenset()
-    """(class, code, line) of what was raised in the user's lines, which went on."""
+    """(class, code, line) of exceptions in the user's lines that the step caught."""
     plain: str = ""
-    """Why numbers that move had to be plain ones, where that is so."""
+    """Why numbers were not symbolic, where that is so."""
     made: Mapping[str, int] = field(default_factory=dict)
-    """By name, the value on the tape of a tensor that the step has put among its states."""
+    """By name, the value of a tensor that the step has added to its states."""
     reduced: tuple[Reduced, ...] = ()
     """See `Replicas`."""
     eager: str = ""
-    """Why no program can be made of it: then the tape is not that of a step, either."""
+    """Why no program can be made; then the tape is not that of a full step."""
     passing: bool = False
     """True where another such call may have a program."""
     lenient: bool = False
     """True where that is never an error."""
     left_out: LeftOut = field(default_factory=LeftOut)
-    """What no replay does, besides."""
+    """The side effects that replays omit."""
 
     def varies(self, before: Outcome | None) -> bool:
-        """True where the user's lines have read another number than ``before``, no pointer's."""
+        """True where user lines read another number than in ``before``, pointers excepted."""
         if before is None or self.one_launch or self.eager or before.eager:
             return False
         read = read_of_states(self.tape, self.leaves)
@@ -136,7 +136,7 @@ class Outcome:
 
     @property
     def led(self) -> list[Name]:
-        """All names, and those of attributes of modules that hold tensors."""
+        """All names, attributes of modules that hold tensors included."""
         own = {(change.path, change.name) for change in self.changes}
         attributes = [
             attribute(owner, name, value, f"{path}.{name}")
@@ -147,19 +147,19 @@ class Outcome:
 
     @property
     def found(self) -> Found:
-        """What later calls must find again: not an object that the step itself replaces."""
+        """The names that guard later calls; not those that the step itself replaces."""
         own = {(change.path, change.name) for change in self.changes}
         reads = [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
         return Found(reads, [name for name in self.names if name.guarded], self.aliases)
 
     def forgotten(self) -> Outcome:
-        """Without what it returned, and without the batch: keeping it keeps neither alive."""
+        """The outcome without results and batch, neither of which it keeps alive then."""
         leaves = [(without_batch(leaf), index) for leaf, index in self.leaves]
         return replace(self, returned=None, loss=None, leaves=leaves, extra=())
 
     @property
     def stable(self) -> bool:
-        """True when the step left no more states than it found: the next one may be the same."""
+        """True when the step added no states: the next recording may be equal."""
         more = self.relaid or self.strays or self.numbers or self.reads_values
         return self.step.names() == self.after.names() and not more
 
@@ -170,23 +170,23 @@ class Outcome:
 
 
 def read_of_states(tape: Tape, leaves: Sequence[tuple[Leaf, int]]) -> set[int]:
-    """The numbers on a tape that are read from inputs as they lie there: a pointer, a limit."""
+    """The value numbers of Python numbers read from inputs: a pointer, a limit."""
     states = {index for _, index in leaves}
     return {one.outs for one in tape.entries if _is_of(one, states)}
 
 
 def _is_of(entry: Entry, inputs: Collection[int]) -> bool:
-    """True for a number that is read from one of these."""
+    """True for the read of a number from one of these inputs."""
     is_number = isinstance(entry.outs, int) and isinstance(entry.number, (int, float))
     return is_number and any(ref.index in inputs for ref in refs(entry.args))
 
 
 _MOST = 64
-"""Values that lead to one that Python reads; more make no pointer."""
+"""Limit of the values from which a number is computed; more make no pointer."""
 
 
 def moving_buffer(outcome: Outcome, line: SourceLine | None) -> str:
-    """The buffer that the value which Python reads in ``line`` is made of, and of nothing else."""
+    """The one buffer from which the values read by ``line`` are computed."""
     looked_at = {e.looked_at for e in outcome.tape.expectations if e.provenance.line == line}
     made_by: dict[int, set[int]] = {}
     for entry in outcome.tape.entries:
@@ -207,7 +207,7 @@ def moving_buffer(outcome: Outcome, line: SourceLine | None) -> str:
 
 
 def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
-    """Names under which another tensor lay than before, which the later call has not put there."""
+    """Names whose tensor was replaced between two calls, by other code than the step."""
     before = {name.key: name.found for name in old.led if not name.moved}
     put = {assigned.place.key for assigned in old.side_effects.assigned}
     found: dict[object, Name] = {}
@@ -229,7 +229,7 @@ def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
 
 
 def renumbered_between(old: Outcome, new: Outcome) -> list[NumberPlace]:
-    """Places in which another number lies than before, which the later call has not moved."""
+    """Places whose number was changed between two calls, by other code than the step."""
     before = {name.key: name for name in _numbered(old)}
     found = []
     for name in _numbered(new):
@@ -240,7 +240,7 @@ def renumbered_between(old: Outcome, new: Outcome) -> list[NumberPlace]:
 
 
 def _numbered(outcome: Outcome) -> Iterator[Name]:
-    """Names of numbers that may move: no item of a tuple, none that the step itself moves."""
+    """Names of numbers that other code may set: no item of a tuple, none the step sets."""
     attributes = (
         replace(attribute(owner, name, value, f"{path}.{name}"), deep=True, found=look(value))
         for path, owner, name, value in outcome.reads
@@ -253,7 +253,7 @@ def _numbered(outcome: Outcome) -> Iterator[Name]:
 
 
 def _holds_numbers(name: Name) -> bool:
-    """True where anybody may put a number: in an own attribute, a dict, a list, a variable."""
+    """True where code may set a number: an own attribute, a dict, a list, a variable."""
     if not name.path:
         return False
     holder, by, key = place_of(name.owner(), name.path)
@@ -269,7 +269,7 @@ def _place(name: Name) -> tuple[int, object]:
 
 
 def repeated_in(old: Outcome, new: Outcome) -> dict[object, Assigned]:
-    """What both calls have written alike where nothing reads it, by place."""
+    """The write-only changes that are equal in both calls, by place."""
     found = {}
     for key, (assigned, _) in new.repeated.items():
         if key in old.repeated and old.repeated[key][0].tree == assigned.tree:
@@ -279,7 +279,7 @@ def repeated_in(old: Outcome, new: Outcome) -> dict[object, Assigned]:
 
 
 def without_batch(leaf: Leaf) -> Leaf:
-    """An input without data; an argument is gone with its call, a gradient is looked for again."""
+    """A leaf without data: an argument loses its call, a gradient keeps its place."""
     if leaf.role is not Role.INPUT:
         return leaf
     root = [] if isinstance(leaf.root, list) else leaf.root
@@ -287,13 +287,13 @@ def without_batch(leaf: Leaf) -> Leaf:
 
 
 def loss_of(losses: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> int | None:
-    """Which of the tensors of `build` is the first that ``backward()`` was called on."""
+    """The index of the first tensor of `build` on which ``backward()`` was called."""
     known = set(map(id, losses))
     return next((n for n, tensor in enumerate(own) if id(tensor) in known), None)
 
 
 def what_came(returned: object, contents: Contents | None) -> Returned:
-    """What `build` returned and did to its arguments.
+    """The structure of `build`'s return value and its changes to arguments.
 
     Raises UnsupportedOutput.
     """

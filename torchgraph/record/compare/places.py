@@ -1,4 +1,4 @@
-"""What a step leaves in places of Python's, as eager has left it and as a program would."""
+"""Comparison of Python places after a step: eager's contents against the program's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def differs_in_places(
 
 
 def _lies_at(place: object, call: Call) -> object:
-    """What is there now; of places that are added to nobody can tell."""
+    """The present value of a place; none for places that are appended or added to."""
     match place:
         case OnArgument():
             return getattr(call.tensors[place.position], place.name, None)

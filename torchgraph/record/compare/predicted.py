@@ -1,8 +1,8 @@
-"""What the next call will record, foreseen from a call that makes the optimizer's slots.
+"""Prediction of the next recording from a call in which the optimizer makes its slots.
 
-The first step of Adam fills its moments with zeros, and goes on as every later step does. Without
-the ops that fill them, and with them among the inputs, its tape is the next one's. Whether it is
-so, that call tells: it is compared with this one as with any other recording.
+The first step of Adam fills its moments with zeros, and continues as every later step. Without the
+ops that fill them, and with them among the inputs, its tape is the next one's. The next call
+confirms or refutes the prediction, which it is compared with like any recording.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILLS = frozenset({
     aten.zeros.default,
     aten.zeros_like.default,
 })  # fmt: skip
-"""Ops whose results depend on no other tensor's values: later steps hold something else there."""
+"""Ops whose results depend on no other tensor's values, which later steps replace."""
 
 
 def predicted(outcome: Outcome) -> Outcome | None:
@@ -60,7 +60,7 @@ def predicted(outcome: Outcome) -> Outcome | None:
 
 
 def first_values(outcome: Outcome) -> dict[str, torch.Tensor]:
-    """What the slots hold that a step makes and `foreseen` leaves out, before it moves them."""
+    """The initial values of slots that a step makes and `predicted` makes inputs."""
     made = {index: fqn for fqn, index in (_made(outcome) or {}).items()}
     tensors: dict[int, Any] = {place: leaf.value for leaf, place in outcome.leaves}
     tensors.update(outcome.tape.constants)
@@ -74,7 +74,7 @@ def first_values(outcome: Outcome) -> dict[str, torch.Tensor]:
 
 
 def _made(outcome: Outcome) -> dict[str, int] | None:
-    """The values of all that is there after the step and was not, if these are tensors alone."""
+    """The values of all places that the step has added, if these are tensors alone."""
     before, after = outcome.step.names(), outcome.after.names()
     fails = outcome.eager or outcome.relaid or outcome.strays or outcome.adopted or outcome.written
     if fails or not outcome.stepped or before - after:
@@ -88,7 +88,7 @@ def _made(outcome: Outcome) -> dict[str, int] | None:
 
 
 def _renumbered(outcome: Outcome, made: dict[str, int]) -> list[int]:
-    """By value, its number in a tape that begins with the leaves as they are after the step."""
+    """New numbers of values, on a tape that begins with the leaves after the step."""
     index = {leaf.fqn: place for leaf, place in outcome.leaves} | made
     order = [index[leaf.fqn] for leaf in outcome.after.leaves]
     first = set(order)

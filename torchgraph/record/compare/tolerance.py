@@ -1,4 +1,4 @@
-"""How far values of a program and of eager may be apart where sums run in another order."""
+"""Tolerances between values of a program and of eager, where sums run in another order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...ir.names import key_of, last_of, parameter_of
 from .compare import same_bits
 
 _ROUNDING = 64
-"""Times the dtype's epsilon: what sums in another order may change."""
+"""Rounding of sums in another order, in multiples of the dtype's epsilon."""
 
 
 class _Slot(NamedTuple):
@@ -35,20 +35,20 @@ def _size(value: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Update:
-    """What says how far rounding carries through an update of eager's."""
+    """The amplification of rounding errors through an eager update."""
 
     sizes: Mapping[str, float] = field(default_factory=dict)
-    """The size of the largest of each kind of slot, whose rounding a zero gradient may be."""
+    """The norm of the largest slot of each kind, of which a zero gradient may be the rounding."""
     noise: frozenset[str] = frozenset()
-    """The parameters all of whose slots are no more than that: Adam makes whole steps of it."""
+    """Parameters whose slots are all rounding errors: Adam makes whole steps of these."""
     reach: float = 0.0
-    """The farthest that an element of any parameter has moved."""
+    """The largest change of an element of any parameter."""
 
     @classmethod
     def of(
         cls, pairs: Sequence[tuple[str, Any, Any]], before: Mapping[str, torch.Tensor]
     ) -> Update:
-        """Made of what eager left, and what it found."""
+        """The amplification of an update, from the values after and before it."""
         kinds: dict[str, list[_Slot]] = {}
         for name, expected, _ in pairs:
             if slot := _slot(name, expected):

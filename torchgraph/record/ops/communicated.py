@@ -1,7 +1,7 @@
-"""Collectives that write their arguments: run as they are, written down in functional form.
+"""In-place collectives: run as they are, recorded in functional form.
 
-``dist.all_reduce(t)`` holds a process group, which no program may: on the tape there stands the
-functional collective, which names it, the wait for it, and the copy of what comes into ``t``.
+``dist.all_reduce(t)`` holds a process group, which no program may. The tape has the functional
+collective, which names the group, its wait, and the copy of the result into ``t``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Recorder(Protocol):
 
 
 class _Functional(NamedTuple):
-    """A functional collective, and what its result is copied into, part by part."""
+    """A functional collective, and the tensors into which its result is copied."""
 
     name: str
     source: torch.Tensor
@@ -46,7 +46,7 @@ class _Functional(NamedTuple):
 def communicate(
     recorder: _Recorder, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs
 ) -> object:
-    """Run a collective of ``c10d``, and write it down."""
+    """Run a collective of ``c10d``, and record it."""
     form = _FORMS.get(op.name().removeprefix("c10d::")) if collectives.unboxes() else None
     calls = None if form is None else form(*args)
     if calls is None or not all(map(_is_dense, calls)):

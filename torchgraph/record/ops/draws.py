@@ -1,8 +1,8 @@
-"""Random draws: in eager's order, and again where the step goes back to a saved state.
+"""Random draws: recorded in eager's order, repeated where the step restores a generator state.
 
-`torch.utils.checkpoint` saves the state of the generators before a region and sets it again before
-backward repeats the region, so that dropout has the same mask. A program has no such state: the
-draws after it are the earlier ones once more.
+`torch.utils.checkpoint` saves the generator states before a region and restores them before
+backward recomputes the region, for the same dropout mask. A program has no such state: the draws
+after the restore are copies of the earlier ones.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Draw:
-    """A draw that was written down, with copies of its results where it may be repeated."""
+    """A recorded draw, with copies of its results where it may be repeated."""
 
     op: OpOverload
     arguments: object
-    """Shapes, dtypes and numbers: what decides how many numbers are drawn, and which."""
+    """Shapes, dtypes and numbers, which determine the draw."""
     copies: tuple[object, ...]
 
 
 class DrawWriter(SupportsRefusal, Protocol):
-    """The recorder, as far as draws need it."""
+    """The interface of the recorder that draws need."""
 
     tape: Tape
 
     def run(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        """Run an op and write it down."""
+        """Run an op and record it."""
 
     def unwritten(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        """Run an op of which only what it overwrites is kept."""
+        """Run an op unrecorded, with an undo copy of the memory that it writes."""
 
     def outs(self, out: object) -> Outs:
-        """The values of results."""
+        """The value numbers of results."""
 
     def index(self, tensor: torch.Tensor) -> int:
-        """The value of a tensor."""
+        """The value number of a tensor."""
 
 
 class Draws:
-    """The draws of one step, and which of them is the next."""
+    """The draws of one step, with a cursor for repeated ones."""
 
     def __init__(self, trail: Trail, writer: DrawWriter) -> None:
         self._trail = trail
@@ -67,9 +67,9 @@ class Draws:
         self._made: list[_Draw] = []
         self._next = 0
         self._handed_out: dict[int, tuple[torch.Tensor, int]] = {}
-        """id of a state that was handed out -> (the state, how many draws came before)."""
+        """id of a state that the step has read -> (the state, the number of draws before it)."""
         self._state: torch.Tensor | None = None
-        """The state of the CPU's generator after the last draw: nobody else may move it."""
+        """The CPU generator's state after the last draw, to detect other changes."""
         self._others = OtherThreads()
         self._gave_up = False
         self._forked = False
@@ -78,7 +78,7 @@ class Draws:
         """True once this thread has called ``torch.manual_seed`` or ``torch.seed``."""
 
     def draw(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        """Run a draw and write it down, or that it gives what an earlier one gave.
+        """Run a draw and record it, or a copy of the earlier draw that it repeats.
 
         Raises:
             RandomStateTouched: another draw follows a state than the first time, or the generator
@@ -133,7 +133,7 @@ class Draws:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """States of torch's default generators are places in the order of draws, to this thread.
+        """Patch the state functions of torch's default generators, in this thread.
 
         Raises:
             RandomStateTouched: at the end, when the state is not the one after the last draw.
@@ -168,11 +168,11 @@ class Draws:
             yield
 
     def give_up(self) -> None:
-        """From here on draws are nobody's concern."""
+        """Stop recording draws."""
         self._gave_up = True
 
     def finish(self) -> None:
-        """The forward and backward part is over.
+        """End the forward and backward part.
 
         Raises:
             RandomStateTouched: the generator is not where the last draw has left it.
@@ -187,7 +187,7 @@ class Draws:
             )
 
     def check_after(self, op: OpOverload) -> None:
-        """An op of the user's ran. One that draws and does not say so is nothing for a program."""
+        """Give the recording up after a user's op that draws without the tag for it."""
         if self._moved() and not self._gave_up:
             self._writer.give_up(
                 f"{op} draws random numbers and does not say so: define it with "
@@ -212,7 +212,7 @@ class Draws:
             )
 
     def _refuse(self, what: str, fix: str = "") -> None:
-        """Raise, but for what ``torch.random.fork_rng()`` is made for: that stays with eager."""
+        """Refuse the step; a step with ``torch.random.fork_rng()`` goes on in eager."""
         if not self._forked:
             self._writer.refuse(RandomStateTouched(what, where=self._trail.line, fix=fix))
             return
@@ -253,7 +253,7 @@ class Draws:
 
 
 def _copy(op: OpOverload, result: object) -> object:
-    """A draw's result as it is now: build may change it. Draws of 0 and 1 are kept as bools."""
+    """A copy of a draw's result, since build may write it. Draws of 0 and 1 are kept as bools."""
     if not isinstance(result, torch.Tensor):
         return result
     if schema_of(op).name.startswith("aten::bernoulli"):

@@ -1,4 +1,4 @@
-"""The functions through which values leave the ops that are heard.
+"""Escapes: functions by which values leave the intercepted ops, such as ``item()`` and ``numpy()``.
 
 No mode may watch them (see `_listening`), so they are patched for the length of a recording, for
 its thread alone.
@@ -38,7 +38,7 @@ _Function = Callable[..., object]
 
 
 class Escapes:
-    """The patches of one recording, and what they have seen: losses, and texts of tensors."""
+    """The patches of one recording on escapes, with the losses and printed texts seen."""
 
     def __init__(self, recorder: Recorder, trail: Trail) -> None:
         self._recorder = recorder
@@ -47,10 +47,10 @@ class Escapes:
         self.losses: list[torch.Tensor] = []
         """The tensors that ``backward()`` was called on."""
         self._texts: dict[str, SourceLine | None] = {}
-        """What tensors look like, and where they were shown."""
+        """The text of each printed tensor, and the line."""
 
     def refuse_texts(self, returned: Returned) -> None:
-        """Refuse texts of what tensors hold in what `build` returns; to print them is fine."""
+        """Refuse the text of a tensor in a result of `build`; printing one is fine."""
         for path, found in returned.texts():
             lines = [line for text, line in self._texts.items() if text in found]
             if lines:
@@ -59,7 +59,7 @@ class Escapes:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Watch the block."""
+        """Patch the escapes in the block."""
         with ExitStack() as stack:
             patches: list[tuple[object, str, Callable[..., object]]] = [
                 (torch.Tensor, "backward", self._backward),
@@ -97,7 +97,7 @@ class Escapes:
 
     @contextmanager
     def losses_only(self) -> Iterator[None]:
-        """Look for calls of ``backward()`` alone."""
+        """Patch ``backward()`` alone."""
         original: Callable[..., object] = torch.Tensor.backward
 
         def backward(loss: torch.Tensor, *args: object, **kwargs: object) -> object:
@@ -130,7 +130,7 @@ class Escapes:
         return theirs(loss, *args, **kwargs)
 
     def _whole(self, theirs: _Function, tensor: torch.Tensor) -> object:
-        """Python reads all of it."""
+        """Guard the tensor's contents, all of which Python reads."""
         if self._counts(tensor):
             self._recorder.expect_content(tensor)
         with not_listening():
@@ -142,7 +142,7 @@ class Escapes:
         return theirs(tensor)
 
     def _truth(self, theirs: _Function, tensor: torch.Tensor) -> bool:
-        """``bool(tensor)``: Python learns whether a number is zero, not which number it is."""
+        """``bool(tensor)``: a guard on whether the number is zero, not on the number."""
         if tensor.numel() == 1 and tensor.dtype is not torch.bool:
             tensor = tensor.detach() != 0
         return bool(theirs(tensor))
@@ -150,7 +150,7 @@ class Escapes:
     def _deep_copy(
         self, theirs: _Function, tensor: torch.Tensor, memo: dict[object, Any]
     ) -> object:
-        """The storage is copied as bytes: here as one tensor of all its elements, which is an op.
+        """Copy the storage as one tensor, by a recorded op; torch copies bytes.
 
         torch then finds the copy in ``memo``, as for the other views of a storage.
         """
@@ -190,7 +190,7 @@ class Escapes:
             return theirs(tensor, *args, **kwargs)
 
     def _subclass(self, theirs: _Function, *args: object, **kwargs: object) -> object:
-        """``nn.Parameter(x)``: the same memory. torch wants to be the first to see its object."""
+        """``nn.Parameter(x)``: an alias, made unrecorded for torch's object checks."""
         with not_listening():
             return theirs(*args, **kwargs)
 
@@ -207,24 +207,24 @@ class Escapes:
         return text
 
     def _data(self, theirs: _Function, *args: object, **kwargs: object) -> object:
-        """C++ reads the tensors in a list, and tells nobody."""
+        """Guard the tensors in a list, which C++ reads without an op."""
         for item in _listed([one for one in (*args, *kwargs.values()) if _is_list(one)]):
             if self._counts(item):
                 self._recorder.expect_content(item)
         return theirs(*args, **kwargs)
 
     def _data_set(self, theirs: _Function, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """``t.data = x``: what it is given counts even if no op ever sees it."""
+        """``t.data = x``: register ``t``, even if no op ever reads it."""
         self._meet(tensor)
         theirs(tensor, value)
 
     def _data_get(self, theirs: _Function, tensor: torch.Tensor) -> object:
-        """``t.data``: what is read through it is read of ``t``, wherever that lies by then."""
+        """``t.data``: register ``t``, whose memory is read through it."""
         self._meet(tensor)
         return theirs(tensor)
 
     def _turn(self, theirs: _Function, tensor: torch.Tensor, trains: object = True) -> Any:
-        """``t.requires_grad_()``: of a tensor from outside, a replay does it too."""
+        """``t.requires_grad_()``: register a tensor from outside, for replays to repeat it."""
         if tensor.requires_grad is not trains:
             self._meet(tensor)
         return theirs(tensor, trains)
@@ -234,7 +234,7 @@ class Escapes:
             self._recorder.index(tensor)
 
     def _max_pool1d(self, theirs: _Function, x: torch.Tensor, *args: Any, **kwargs: Any) -> object:
-        """Without gradients it has a kernel that no op calls. This one finds the same elements."""
+        """Without gradients its kernel is no op; this one finds the same elements."""
         if x.device.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()):
             return theirs(x, *args, **kwargs)
         return torch.max_pool1d_with_indices(x, *args, **kwargs)[0]
@@ -251,13 +251,13 @@ class Escapes:
         return torch.scalar_tensor(data, dtype=dtype, device=kwargs.get("device"))
 
     def _weight(self, theirs: _Function, tensors: object, others: object, weight: object) -> object:
-        """Torch's averages give a number as a 0-dim tensor, which C++ would read."""
+        """Torch's weight averages pass a number as a 0-dim tensor, which C++ would read."""
         if isinstance(weight, torch.Tensor) and weight.ndim == 0:
             weight = self._recorder.item(weight)
         return theirs(tensors, others, weight)
 
     def _lengths(self, theirs: _Function, *args: object, **kwargs: object) -> object:
-        """torch's C++ reads sizes from integer tensors on the CPU, and tells nobody."""
+        """Guard integer tensors on the CPU, from which C++ reads sizes without an op."""
         for value in (*args, *kwargs.values()):
             if (
                 isinstance(value, torch.Tensor)
@@ -280,11 +280,11 @@ class Escapes:
         *args: object,
         **kwargs: object,
     ) -> object:
-        """``torch.ctc_loss`` reads lengths so, and no labels, however they are laid out."""
+        """Guard the lengths of ``torch.ctc_loss``, but not its labels."""
         return self._lengths(functools.partial(theirs, log_probs, targets), *args, **kwargs)
 
     def _counts(self, tensor: torch.Tensor) -> bool:
-        """True for one that the step has made or met, or that may have been there before."""
+        """True for a tensor that the step has made or read, or that may predate it."""
         memory = self._recorder.memory
         if memory.find(tensor) is not None or memory.in_storage(tensor) is not None:
             return True
@@ -302,7 +302,7 @@ def _listed(values: Iterable[object]) -> Iterator[torch.Tensor]:
 
 
 def _are_numbers_of_tensors(data: object) -> bool:
-    """True for a list of 0-dim tensors of one kind, of which ``torch.tensor`` copies the values."""
+    """True for a list of 0-dim tensors of one kind, whose values ``torch.tensor`` copies."""
     if not _is_list(data) or not data:
         return False
     tensors = [one for one in data if isinstance(one, torch.Tensor)]

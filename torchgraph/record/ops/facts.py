@@ -1,4 +1,4 @@
-"""What the recorder asks about an op, whatever it is called with: found once for each op."""
+"""Static facts about an op that the recorder needs, found once for each op."""
 
 from __future__ import annotations
 
@@ -41,42 +41,42 @@ _DRAWS_BY_SHAPE = frozenset(
         aten.log_normal.default,
     }
 )
-"""Draws into a tensor that is not there yet, as the dropout of a transform of torch.func."""
+"""Draws into a new tensor, as the dropout of a transform of torch.func."""
 
 
 class Facts(NamedTuple):
-    """About one op."""
+    """The static facts about one op."""
 
     runs_whole: bool
-    """It is run and written down, and that is all: most ops of a step."""
+    """True where it is only run and recorded: most ops of a step."""
     writes: tuple[tuple[int, str], ...]
-    """(position, name) of what it writes, though its schema may not say so."""
+    """(position, name) of each written argument, though its schema may not say so."""
     moves: bool
-    """It writes no element: the tensor is another part of memory afterwards, or of other memory."""
+    """True where it changes which memory the tensor object has, and writes no element."""
     gives_item: bool
-    """It hands the value of a tensor to Python."""
+    """True where it returns the value of a tensor to Python."""
     gives_blank: bool
-    """Nothing has filled its result."""
+    """True where its result is uninitialized."""
     takes_generator: bool
     reads_no_data: bool
     """A view, or an op that takes a tensor for its shape alone."""
     sized_by_data: bool
-    """The sizes of its results, or what its kernel does, depend on values."""
+    """True where its result sizes, or its kernel's path, depend on values."""
     sized_by_mask: bool
-    """They do where it is indexed by a mask."""
+    """True where its result sizes depend on values if a mask indexes it."""
     of_users: bool
-    """It is none of torch's: it may draw and say nothing."""
+    """True for an op that is not torch's, which may draw without a tag."""
     begins: bool
-    """It is a collective, which `waits` is to follow."""
+    """True for an asynchronous collective, followed by a wait."""
     waits: bool
-    """It returns what it is given, which is another value then: a collective has filled it."""
+    """True for the wait of a collective: it returns its argument with new contents."""
     reads_for: tuple[tuple[int, int], ...]
-    """(position, number in ``output_mask``) of what is read for one of its results alone."""
+    """(position, index in ``output_mask``) of arguments read for one result alone."""
     reads_values: tuple[int, ...]
-    """Positions of what its kernel looks at to decide about more than its results."""
+    """Positions of arguments whose values decide more than the results."""
 
     def sizes_depend_on(self, args: Args) -> bool:
-        """True for a call whose results have sizes that its values decide about."""
+        """True for a call whose result sizes depend on values."""
         if not self.sized_by_mask:
             return self.sized_by_data
         indices = args[1] if isinstance(args[1], (list, tuple)) else ()
@@ -86,7 +86,7 @@ class Facts(NamedTuple):
 
 @functools.cache
 def facts(op: OpOverload) -> Facts:
-    """About ``op``."""
+    """The facts about ``op``."""
     schema = schema_of(op)
     view = any(returned.alias_info is not None for returned in schema.returns)
     moves = torch.Tag.inplace_view in op.tags

@@ -1,4 +1,4 @@
-"""The random generators that a step may move: their states, and those that it must leave alone."""
+"""Random generators that a step may advance: their states, and refusals of those it must not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def generators() -> tuple[Any, ...]:
 
 
 def set_generators(states: tuple[Any, ...]) -> None:
-    """Put them back."""
+    """Restore the states."""
     python, array, cpu, cuda = states
     random.setstate(python)
     if array is not None:
@@ -40,7 +40,7 @@ def set_generators(states: tuple[Any, ...]) -> None:
 
 
 def own_generators(op: OpOverload, args: Args, kwargs: Kwargs) -> list[object]:
-    """The generators among the arguments of an op, and the states that it draws from."""
+    """The generators among an op's arguments, and the states that it draws from."""
     named = zip((argument.name for argument in schema_of(op).arguments), args, strict=False)
     states = [value for name, value in named if name == DROPOUT_STATE and value is not None]
     found = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
@@ -48,12 +48,12 @@ def own_generators(op: OpOverload, args: Args, kwargs: Kwargs) -> list[object]:
 
 
 def holds_state(argument: Any) -> bool:
-    """True for an argument of a schema by which an op is given a generator, or a state of one."""
+    """True for an argument of a schema that is a generator, or a state of one."""
     return argument.name == DROPOUT_STATE or "Generator" in str(argument.type)
 
 
 def without_default(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments of an op, where a default generator is none at all: None means it as well."""
+    """The arguments of an op, with None for a default generator."""
     own: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
     defaults = set(map(address_of, own))  # each look has an object of its own
 
@@ -76,24 +76,24 @@ DROPOUT_STATE = "dropout_state"
 
 
 class SupportsRefusal(Protocol):
-    """What can give a recording up."""
+    """An object that can give the recording up."""
 
     def give_up(self, why: str, *, passing: bool = False) -> None:
-        """No program can hold the step."""
+        """Note that no program can hold the step."""
 
     def refuse(self, error: NoProgram) -> None:
-        """No program can hold the step: raise it, or go on without it."""
+        """Note that no program can hold the step, or raise ``error``."""
 
 
 class DrawingLine:
-    """The first line of the user's that draws from Python's generator, or NumPy's."""
+    """The first line of the user's that draws from Python's or NumPy's generator."""
 
     def __init__(self) -> None:
         self.found: SourceLine | None = None
         self._before = _python_state()
 
     def after(self, frame: FrameType, number: int, line: Line) -> None:
-        """A line ran."""
+        """Check the generators after a line."""
         if self.found is not None or not _may_draw(frame, line):
             return
         if _python_state() != self._before:
@@ -121,9 +121,9 @@ def _python_state() -> tuple[object, ...]:
 
 @contextmanager
 def without_python_draws(drawing: DrawingLine, recorder: SupportsRefusal) -> Iterator[None]:
-    """Refuse a block that moves Python's generator, or NumPy's.
+    """Refuse a block that advances Python's or NumPy's generator.
 
-    Where no line of its own did, other threads may have: then it is only not recorded.
+    Where none of its lines did, another thread may have: then the step is only not recorded.
     """
     before, others = _python_state(), OtherThreads()
     yield

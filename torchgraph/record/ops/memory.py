@@ -1,7 +1,7 @@
-"""Memory: tensors are known by where they lie, never by the Python object.
+"""The map from memory to tape values: tensors are known by storage and layout, not by object.
 
-Autograd hands saved tensors back as other objects, and so do ``detach()`` and ``.data``. A storage
-is kept from being used twice by a weak reference, which pins its address and not its data.
+Autograd returns saved tensors as other objects, and so do ``detach()`` and ``.data``. A weak
+reference to a storage keeps its address from reuse, but not its data alive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Place = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...], torch.dtype,
 
 
 class Memory:
-    """Which value of a tape lies where."""
+    """The map from storages and layouts to value numbers of a tape."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
@@ -40,22 +40,22 @@ class Memory:
         self._strange: dict[int, tuple[torch.Tensor, int]] = {}
         """Tensors without a storage, by identity."""
         self._starts: dict[int, int] = {}
-        """Storage of an argument -> the offset at which it begins: the next batch has another."""
+        """Storage of an argument -> its offset there, which differs in the next batch."""
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """Storage of arguments -> where each begins and ends."""
         self._rest: dict[int, int] = {}
-        """Storage of an argument -> the number of what lies outside of all arguments, once met."""
+        """Storage of an argument -> the number for its parts outside of all arguments."""
         self._entered: dict[int, list[tuple[tuple[int, int], int]]] = {}
-        """Storage -> where what was there before the step begins and ends, and its value."""
+        """Storage -> the spans of memory from before the step, with their values."""
         self._reached: set[int] = set()
-        """Storages of which the step shows more than any one value holds."""
+        """Storages of which the step reads more than any one value covers."""
         self._changed: set[int] = set()
         """Storages that ops have written."""
         self._read: dict[int, weakref.ref[torch.Tensor]] = {}
         """The tensors that ops have read, by identity."""
 
     def argument(self, tensor: torch.Tensor) -> int:
-        """A new value for an argument of the step: its memory begins where it does."""
+        """A new value for an argument of the step, with offsets relative to its start."""
         if has_strides(tensor):
             number = self.storage(tensor)
             self._starts.setdefault(number, int(local(tensor).storage_offset()))
@@ -63,19 +63,19 @@ class Memory:
         return self.new(tensor)
 
     def entered(self, tensor: torch.Tensor) -> int:
-        """A new value for what was there before the step."""
+        """A new value for memory from before the step."""
         index = self.new(tensor)
         if has_strides(tensor):
             self._entered.setdefault(self._number(tensor), []).append((span(tensor), index))
         return index
 
     def offset(self, tensor: torch.Tensor) -> int:
-        """Where in its memory a tensor lies."""
+        """The offset of a tensor in its memory."""
         start = self._starts.get(self._number(tensor), 0)
         return int(local(tensor).storage_offset()) - start
 
     def set_apart(self, tensor: torch.Tensor) -> None:
-        """Tell the memory of an argument from ``tensor``, which the step found there elsewhere.
+        """Separate the memory of an argument from ``tensor``, in the same storage.
 
         Batches are rows of a data set, say, of which the step reads others: these stay where they
         are when the next batch comes.
@@ -87,7 +87,7 @@ class Memory:
             self._rest[number] = next(self._numbers)
 
     def _is_outside(self, number: int, tensor: torch.Tensor) -> bool:
-        """True for memory of an argument's storage that is not all an argument's."""
+        """True for a tensor in an argument's storage that is not inside an argument."""
         spans = self._spans.get(number)
         if spans is None:
             return False
@@ -101,18 +101,18 @@ class Memory:
         return self._rest[number]
 
     def find(self, tensor: torch.Tensor) -> int | None:
-        """The value that lies where ``tensor`` lies; None when nothing does."""
+        """The value with the memory and layout of ``tensor``; None for none."""
         return self.at(tensor, place_of(tensor))
 
     def at(self, tensor: torch.Tensor, place: Place | None) -> int | None:
-        """The value that lies at ``place``, the `place_of` of ``tensor``; None if none does."""
+        """The value at ``place``, the `place_of` of ``tensor``; None for none."""
         if place is not None:
             return self._values.get(place)
         known = self._strange.get(id(tensor))
         return None if known is None else known[1]
 
     def put(self, tensor: torch.Tensor, index: int) -> None:
-        """From now on, ``index`` is what lies where ``tensor`` lies."""
+        """Map the memory and layout of ``tensor`` to ``index``."""
         place = place_of(tensor)
         if place is None:
             self._strange[id(tensor)] = (tensor, index)
@@ -127,13 +127,13 @@ class Memory:
         return index
 
     def produced(self, tensor: torch.Tensor) -> int:
-        """A new value for what a collective has given."""
+        """A new value for the result of a collective."""
         with not_listening():
             self._tape.collectives.record_result(tensor)
         return self.new(tensor)
 
     def result(self, tensor: torch.Tensor) -> int:
-        """The value that an op has returned: what lay there, or a new one."""
+        """The value of an op's result: the one at its place, or a new one."""
         place = place_of(tensor)
         index = self.at(tensor, place)
         if index is None and place is not None:
@@ -151,7 +151,7 @@ class Memory:
         return self._first.get(self._number(tensor))
 
     def base(self, tensor: torch.Tensor) -> int | None:
-        """The value that ``tensor`` is a view of; None where nothing known lies in its memory."""
+        """The value that ``tensor`` is a view of; None in memory unknown so far."""
         first = self.in_storage(tensor)
         if first is None:
             return None
@@ -168,16 +168,16 @@ class Memory:
         return over[0] if over else None
 
     def write(self, tensor: torch.Tensor) -> None:
-        """An op writes ``tensor``."""
+        """Note that an op writes ``tensor``."""
         self._changed.add(self.storage(tensor))
 
     def torn(self, tensor: torch.Tensor) -> bool:
-        """True where the memory is written, and no value holds all that the step shows of it."""
+        """True where the memory is written, and no value covers all that the step reads of it."""
         number = self.storage(tensor)
         return number in self._reached and number in self._changed
 
     def storage(self, tensor: torch.Tensor) -> int:
-        """The number of a storage, given when it is first met."""
+        """The number of a storage, assigned at its first use."""
         held = local(tensor).untyped_storage()
         known = self._storages.get(address_of(held))
         if known is None:
@@ -185,11 +185,11 @@ class Memory:
         return known[0]
 
     def read(self, tensor: torch.Tensor) -> None:
-        """An op reads ``tensor``, whose memory was there before the step."""
+        """Note that an op reads ``tensor``, in memory from before the step."""
         self._read[id(tensor)] = weakref.ref(tensor)
 
     def aliases(self, leaves: Iterable[Leaf]) -> Iterator[Alias]:
-        """What was read in the memory of a state and is still there, but for the states."""
+        """The live tensors that the step read in the memory of a state, states excepted."""
         states = [leaf for leaf in leaves if isinstance(leaf.value, torch.Tensor)]
         own = {id(held) for leaf in states for held in (leaf.value, local(leaf.value))}
         paths = {
@@ -205,13 +205,13 @@ class Memory:
                     yield Alias.of(tensor, path)
 
     def grown(self, tensor: torch.Tensor) -> None:
-        """The storage of ``tensor`` has more memory now, and no value that is known."""
+        """Drop the values of ``tensor``'s storage, which has been resized."""
         held = tensor.untyped_storage()
         self._storages[address_of(held)] = (next(self._numbers), StorageWeakRef(held))
         self._values = {key: n for key, n in self._values.items() if key[0] != address_of(held)}
 
     def layout(self, tensor: torch.Tensor) -> TensorLayout:
-        """Where a tensor lies; one without a storage gets a storage number of its own, below 0."""
+        """The layout of a tensor; one without a storage gets a negative storage number."""
         if not has_strides(tensor):
             number = -1 - len(self._strange)
             shape = () if tensor.is_nested else tuple(tensor.shape)
@@ -234,7 +234,7 @@ class Memory:
 
 
 def place_of(tensor: torch.Tensor) -> Place | None:
-    """Where a tensor lies, and as what; None for one without strides."""
+    """The key of a tensor: storage, offset and layout; None for one without strides."""
     tensor = local(tensor)
     if not has_strides(tensor):
         return None

@@ -13,13 +13,13 @@ from .facts import Facts
 
 
 def written(known: Facts, args: Args, kwargs: Mapping[str, object]) -> Iterator[torch.Tensor]:
-    """Those that a call writes."""
+    """The tensors that a call writes."""
     for position, name in known.writes:
         yield from tensors_of(args[position] if position < len(args) else kwargs.get(name))
 
 
 def read(known: Facts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Those that a call reads or writes, but for what is there for its shape alone."""
+    """The tensors that a call reads or writes, but for those used for their shape alone."""
     if not known.reads_for:
         return tensors_of((args, kwargs))
     mask = kwargs["output_mask"] if "output_mask" in kwargs else args[-1]
@@ -28,12 +28,12 @@ def read(known: Facts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iter
 
 
 def device(args: Args) -> str:
-    """The kind of device that the first of them is on."""
+    """The device type of the first tensor."""
     return next((arg.device.type for arg in args if isinstance(arg, torch.Tensor)), "cpu")
 
 
 def as_tensor(value: object) -> torch.Tensor:
-    """A tensor, or a number as one."""
+    """The tensor, or the number as one."""
     if isinstance(value, torch.Tensor):
         return value
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)

@@ -1,4 +1,4 @@
-"""Recorder: runs each op that it hears and writes it on the tape."""
+"""The recorder: runs each intercepted op and appends it to the tape."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .wrapped import Wrapped, any_wrapper
 
 aten = torch.ops.aten
 _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout})
-"""Types of arguments that stand on the tape as they are."""
+"""Types of arguments that the tape holds as they are."""
 
 
 _NEVER_RAISE = frozenset(
@@ -45,7 +45,7 @@ _NEVER_RAISE = frozenset(
 
 
 class Recorder:
-    """Writes down the ops of one step. ``found`` is told each new tensor, with its value."""
+    """The recorder of one step's ops. ``found`` is called with each new tensor and its value."""
 
     def __init__(self, trail: Trail, found: Callable[[torch.Tensor, int], None]) -> None:
         self.tape = Tape()
@@ -57,24 +57,24 @@ class Recorder:
         self._numbers: dict[tuple[object, ...], Ref] = {}
         self._branches: set[tuple[int, str]] = set()
         self.check: Callable[[object], None] | None = None
-        """Looks at the arguments of each op before it runs."""
+        """Called with the arguments of each op before it runs."""
         self.lists_numbers = False
-        """True while what runs makes tensors of numbers that it was given."""
+        """True while running code makes tensors of numbers passed to it."""
         self._unset: set[int] = set()
-        """The storages that nothing has filled yet."""
+        """The storages that are still uninitialized."""
         self.written: set[int] = set()
         """The storages, by their numbers on the tape, that ops wrote."""
         self.gave_up = ""
-        """Why no program can hold the step; what runs after that was found is not written down."""
+        """Why no program can hold the step; later ops are not recorded."""
         self.passing = self.lenient = self.strict = False
-        """``strict``: what no program can hold is raised; else the step goes on in eager."""
+        """``strict``: refusals are raised; else the step goes on in eager."""
         self.follows = False
-        """The user's lines compute with numbers that move."""
+        """True while the user's lines compute with symbolic numbers."""
         self._raised: NoProgram | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Hear the ops of the block. Raises again what the user's own ``except`` has swallowed."""
+        """Intercept the ops of the block. Raises again what the user's ``except`` swallowed."""
         layouts = wrappers.layouts_found_unheard()
         observed = self._caught.observed(self._hear, self.give_up)
         with self.draws.active(), layouts, observed, collectives.communication_noted():
@@ -92,7 +92,7 @@ class Recorder:
             self.refuse(NoProgram(f"{why}."))
 
     def refuse(self, error: NoProgram) -> None:
-        """No program can hold the step: from here on it runs as eager runs it, and that is all.
+        """Give the step up: from here on it only runs as eager runs it.
 
         Raises:
             NoProgram: ``error``, where that is wanted, and no update is under way.
@@ -154,7 +154,7 @@ class Recorder:
         return self.run(op, args, kwargs)
 
     def unwritten(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        """Run an op of which only what it overwrites is kept."""
+        """Run an op unrecorded, with an undo copy of the memory that it writes."""
         if op is EQUAL:
             return self._equal(*args)
         if self.check is not None:
@@ -165,7 +165,7 @@ class Recorder:
             return op(*number.bare_args(args), **number.bare_kwargs(kwargs))
 
     def run(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        """Run an op and write it down."""
+        """Run an op and record it."""
         known = facts(op)
         if self._unset and not known.reads_no_data:
             self._look_for_strange_data(known, args, kwargs)
@@ -190,7 +190,7 @@ class Recorder:
         return out
 
     def _move(self, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> object:
-        """Run an op that changes a tensor object: the tape has the value that it shows then."""
+        """Run an op that changes a tensor object, and record its view of memory."""
         given = self.refs(args), self.refs(kwargs)
         held = args[0].untyped_storage() if args[0].layout is torch.strided else None
         nbytes = 0 if held is None else held.nbytes()
@@ -219,14 +219,14 @@ class Recorder:
                 self._strange_data(tensor)
 
     def _strange_data(self, tensor: torch.Tensor) -> None:
-        """C++ lists sizes in tensors. What else it wrote there, nobody knows."""
+        """Take uninitialized memory that is read as data of C++: sizes, listed in a tensor."""
         inexact = tensor.is_floating_point() or tensor.is_complex()
         if tensor.ndim > 1 or (inexact and not self.lists_numbers):
             self.refuse(refusals.unfilled(self._trail.here()))
         self._constant(tensor)
 
     def _constant(self, tensor: torch.Tensor) -> None:
-        """A tensor that Python has just made from its own data."""
+        """Make a constant of a tensor that Python has just made from its own data."""
         index = self.memory.new(tensor)
         with not_listening():
             self.tape.constants[index] = tensor.detach().clone()
@@ -239,7 +239,7 @@ class Recorder:
         self.note(target, args, kwargs, outs)
 
     def outs(self, out: object, *, fresh: bool = False) -> Outs:
-        """The values of results, new ones where nothing lay there, or ``fresh`` data does."""
+        """The values of results, new ones where the memory is new or ``fresh`` data."""
         if isinstance(out, torch.Tensor):
             if out.is_nested:
                 self.refuse(refusals.nested(self._trail.here()))
@@ -251,11 +251,11 @@ class Recorder:
         return None
 
     def write(self, place: int, value: torch.Tensor) -> None:
-        """Write down that a state takes over a value that lies elsewhere."""
+        """Record the copy of a value into a state."""
         self.note(aten.copy_.default, (Ref(place), Ref(self.index(value))), {}, place)
 
     def refs(self, value: Any) -> Any:
-        """``value`` with tensors and moving numbers replaced by their values on the tape."""
+        """``value`` with a `Ref` for each tensor and symbolic number."""
         if isinstance(value, torch.Tensor):
             return Ref(self.index(value))
         kind = type(value)
@@ -269,7 +269,7 @@ class Recorder:
         return value if node is None else node.ref
 
     def index(self, tensor: Any) -> int:
-        """The value of a tensor, or of a number that moves; a new tensor is told to ``found``."""
+        """The value of a tensor or symbolic number; ``found`` is called for a new tensor."""
         if (node := number.node_of(tensor)) is not None:
             return node.ref.index
         place = place_of(tensor)
@@ -293,7 +293,7 @@ class Recorder:
         return index
 
     def _view(self, base: int, tensor: torch.Tensor, index: int) -> None:
-        """Known memory in a way that no op has shown it: ``.data``, a saved tensor, ``.real``."""
+        """Record an unseen view of known memory: ``.data``, a saved tensor, ``.real``."""
         layout = self.tape.layouts[base]
         assert layout is not None
         self._refuse_torn(tensor)
@@ -304,7 +304,7 @@ class Recorder:
         self.note(aten.as_strided.default, args, {}, index)
 
     def note(self, op: OpOverload, args: Args, kwargs: Kwargs, outs: Outs) -> None:
-        """Write down a call."""
+        """Record a call."""
         self.tape.write(Entry(op, args, kwargs, outs, self._trail.here()))
 
     def line_of(self, tensor: torch.Tensor) -> SourceLine | None:
@@ -314,7 +314,7 @@ class Recorder:
     # --- what Python looks at ---------------------------------------------------------------------
 
     def _equal(self, left: object, right: object) -> bool:
-        """``torch.equal``: what Python learns is whether all elements are.
+        """``torch.equal``: guard whether all elements are equal.
 
         TorchScript compares constants so; tensors that C++ made of numbers arrive as numbers.
         """
@@ -338,11 +338,11 @@ class Recorder:
 
     @property
     def _numbers_move(self) -> bool:
-        """Numbers among the arguments of ops may move."""
+        """True where arguments of ops may be symbolic numbers."""
         return self.follows or self._trail.phase is Phase.UPDATE
 
     def item(self, tensor: torch.Tensor) -> object:
-        """``tensor.item()`` as a number that moves."""
+        """``tensor.item()`` as a symbolic number."""
         ref = Ref(self.index(tensor))
         with not_listening():
             value = tensor.item()
@@ -368,7 +368,7 @@ class Recorder:
         return found
 
     def branched(self, number: Ref, value: object) -> None:
-        """Write down, once, that Python went on with ``value`` for a number."""
+        """Record a branch, once: Python went on with ``value`` for a number."""
         key = (number.index, repr(value))
         if key not in self._branches and not self._trail.only_logs():
             self._branches.add(key)
@@ -378,7 +378,7 @@ class Recorder:
         self.tape.expect(index, value, self._trail.here())
 
     def expect_content(self, tensor: torch.Tensor) -> None:
-        """Python, or a kernel, went by all that ``tensor`` holds."""
+        """Guard the contents of ``tensor``, which Python or a kernel read."""
         index = self.index(tensor)
         with not_listening():
             self._expect(index, tensor.detach().clone())
@@ -393,7 +393,7 @@ class Recorder:
     # --- what an op writes ------------------------------------------------------------------------
 
     def writes(self, op: OpOverload, tensor: torch.Tensor) -> None:
-        """``op`` is about to write a tensor."""
+        """Note that ``op`` is about to write a tensor."""
         if not has_strides(tensor):
             return
         if overlaps_itself(tensor):
@@ -409,7 +409,7 @@ class Recorder:
             self.refuse(refusals.torn(self._trail.line))
 
     def _keep(self, tensor: torch.Tensor) -> None:
-        """``tensor`` is about to be written: the step may be taken back."""
+        """Keep the memory of ``tensor`` before a write, for an undo."""
         keeps = self.undo if self._trail.phase is not Phase.UPDATE else self.undo.trial
         if keeps is not None and has_strides(tensor):
             with not_listening():

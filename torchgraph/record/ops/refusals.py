@@ -1,4 +1,4 @@
-"""What a recording refuses on the user's behalf, and torch's own refusals in the user's terms."""
+"""Refusals of the recorder, and torch's own refusals in the user's terms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .generators import DROPOUT_STATE
 def own_step_refused(
     step: Step, optimizer: torch.optim.Optimizer, options: Options, late: bool
 ) -> str:
-    """Why ``optimizer.step()`` in `build` is an error; empty when `build` may take the step.
+    """Why ``optimizer.step()`` in `build` is an error; empty when it is allowed.
 
     ``late``: earlier calls did not.
     """
@@ -59,7 +59,7 @@ def scaler_calls(
     unscale: Callable[[torch.amp.GradScaler, torch.optim.Optimizer], None],
     found: list[ScalerInBuild],
 ) -> Iterator[None]:
-    """What `build` does with scalers. ``scaler.unscale_(optimizer)`` of the Graph's is ``unscale``.
+    """Patch calls of scalers in `build`; ``unscale`` is ``unscale_`` of the Graph's scaler.
 
     ``found`` gets the refusals for a build that leaves the update to the Graph.
     """
@@ -121,7 +121,7 @@ def nested(at: Provenance) -> NoProgram:
 
 
 def unfilled(at: Provenance) -> NoProgram:
-    """The refusal of memory that is read and that no op has filled."""
+    """The refusal of a read of uninitialized memory."""
     return NoProgram(
         f"{_who(at)} reads memory that no op has filled: torch.empty() gave it, or something "
         "wrote there that no program hears of.",
@@ -166,7 +166,7 @@ def copied_in_part(line: SourceLine | None) -> NoProgram:
 
 
 def overlapping(op: OpOverload, line: SourceLine | None) -> NoProgram:
-    """The refusal of an op that writes one element by several names."""
+    """The refusal of an op that writes to self-overlapping memory."""
     return NoProgram(
         f"{op} writes a tensor whose elements share memory, as those of expand() do.",
         where=line,
@@ -184,7 +184,7 @@ def torn(line: SourceLine | None) -> NoProgram:
 
 
 def escaped(name: str) -> NoProgram:
-    """The refusal of what a transform of torch.func follows, left after it."""
+    """The refusal of a tensor wrapped by a transform of torch.func that has ended."""
     return NoProgram(
         f"{name} is a tensor of a transform of torch.func (grad, vmap, jvp) after the step: it was "
         "kept inside of the transform, and nobody can use it outside.",
@@ -193,7 +193,7 @@ def escaped(name: str) -> NoProgram:
 
 
 def text(path: str, line: SourceLine | None) -> DataDependent:
-    """The refusal of a result that says what a tensor holds."""
+    """The refusal of a result that contains a tensor's text."""
     at = f" at {path}" if path else ""
     return DataDependent(
         f"the step returns{at} a text of what a tensor holds, and no program writes text.",
@@ -239,7 +239,7 @@ def readable_errors() -> Iterator[None]:
 
 
 _DEVICES = ("two different devices", "same device", "not on the expected device")
-"""What torch says where devices do not fit."""
+"""Texts in torch's errors about mismatched devices."""
 
 
 def _line_of(error: BaseException) -> SourceLine | None:

@@ -1,4 +1,4 @@
-"""Ops that a program holds in another form than the one that ran.
+"""Ops that a program holds in another form than the op that ran.
 
 ``native_batch_norm`` and ``cudnn_batch_norm`` write running statistics without saying so: a call
 that does becomes one of an op with the same kernel that tells the truth. ``bernoulli_`` and
@@ -46,7 +46,7 @@ def _rrelu(self: torch.Tensor, noise: torch.Tensor, *numbers: object) -> object:
 
 
 def _is_left_aligned(padded: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Whether no row of ``mask`` has a True behind a False: the op, and a look at what it reads."""
+    """True where each row of ``mask`` is left-aligned, by the op, with its inputs guarded."""
     with not_listening():
         found = aten._nested_tensor_from_mask_left_aligned.default(padded, mask)
     lengths = mask.sum(1, keepdim=True)
@@ -73,7 +73,7 @@ _refusing: Callable[..., torch.Tensor] = composite(
 
 
 def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """Whether all classes fit is one condition; where they do not, eager says so."""
+    """One-hot with one guard, that all classes fit; eager raises where they do not."""
     if classes.dtype is torch.int64 and classes.numel() and classes.device.type == "cpu":
         count = int(classes.max()) + 1 if num_classes == -1 else num_classes
         if bool(((classes >= 0) & (classes < count)).all()):
@@ -85,7 +85,7 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 def _cudnn_rnn(
     input: torch.Tensor, weights: list[torch.Tensor], per_layer: int, buffer: Any, *rest: object
 ) -> object:
-    """With a buffer that is made of the weights, where it was given one that they are parts of."""
+    """The RNN with a buffer made of the weights, where it was given one that they are views of."""
     parts, at = [], int(buffer.storage_offset())
 
     def skip_to(offset: int) -> None:
@@ -101,7 +101,7 @@ def _cudnn_rnn(
 
 
 def _flattened(weights: list[torch.Tensor], *sizes: object) -> torch.Tensor:
-    """The weights stay where they are; a step that reads the buffer itself reads NaNs."""
+    """A buffer of NaNs, since the weights stay where they are: a step that reads it reads NaNs."""
     return weights[0].new_full((sum(weight.numel() for weight in weights),), torch.nan)
 
 
@@ -128,7 +128,7 @@ _BATCH_NORMS = {norm.eager: norm for norm in (NATIVE, VENDOR)}
 
 
 def in_its_own_ops(op: OpOverload) -> Callable[..., object]:
-    """The body of a composite op: eager's, where Python has another beside it."""
+    """The decomposition of a composite op: eager's, where Python has another one."""
     if op is aten.one_hot.default:
         return _one_hot
     key = "CompositeImplicitAutograd"
@@ -136,7 +136,7 @@ def in_its_own_ops(op: OpOverload) -> Callable[..., object]:
 
 
 def runs_in_parts(op: OpOverload) -> bool:
-    """True for an op of which `in_parts` may find parts."""
+    """True for an op that `in_parts` may decompose."""
     return op in _PARTS
 
 
@@ -146,9 +146,9 @@ def in_parts(
     kwargs: Kwargs,
     known: Callable[[torch.Tensor], int | None],
 ) -> Callable[..., object] | None:
-    """What runs instead of an op, and is heard op by op; None for an op that runs whole.
+    """The decomposition to intercept instead of an op; None for an op that runs whole.
 
-    ``known``: the value of a tensor that the step has made or met.
+    ``known``: the value of a tensor that the step has made or read.
     """
     found = _PARTS.get(op)
     if found is _cudnn_rnn:
@@ -162,7 +162,7 @@ def in_parts(
 def rewritten(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[OpOverload, Arguments]:
-    """The call that a program makes for a call of ``op``: mostly that call."""
+    """The call in the program for a call of ``op``: mostly that call."""
     name = schema_of(op).name
     norm = _BATCH_NORMS.get(op)
     if norm is not None and effects.mutates(op, args, kwargs):

@@ -1,4 +1,4 @@
-"""Other threads: whether one of them can have moved a generator meanwhile."""
+"""CPU times of other threads, one of which may have advanced a generator meanwhile."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 
 
 class OtherThreads:
-    """Python's other threads, and how long each of them has run on a core until now."""
+    """The CPU times of Python's other threads at one moment."""
 
     def __init__(self) -> None:
         self._times = _times()
 
     def ran(self) -> bool:
-        """True when one of them has run since then, or may have: only Linux tells."""
+        """True when one of them has run since, or may have: only Linux tells."""
         now = _times()
         return now != self._times or None in now.values()
 
@@ -26,7 +26,7 @@ def _times() -> dict[int | None, int | None]:
 
 
 def _nanoseconds(native_id: int | None) -> int | None:
-    """The time on a core of one thread; None where the system does not say."""
+    """The CPU time of one thread; None where the system does not say."""
     if native_id is None or sys.platform != "linux":
         return None
     clock = ~native_id << 3 | 6  # what Linux's pthread_getcpuclockid() makes of a thread's number

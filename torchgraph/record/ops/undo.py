@@ -1,4 +1,4 @@
-"""Undo: what memory held before the step wrote it, for a step that is taken back."""
+"""Undo log: copies of memory from before a step's writes, to restore after an error."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from .generators import generators, set_generators
 
 
 class SupportsKeep(Protocol):
-    """What keeps memory that is about to be written."""
+    """An object that keeps memory before a write."""
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """``tensor`` is about to be written."""
+        """Keep the memory of ``tensor`` before a write."""
 
 
 class Undo:
-    """Memory that was there before the step, each storage copied before its first write."""
+    """The undo log of one step: each earlier storage is copied before its first write."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
         self._own: set[int] = set()
         self.trial: SupportsKeep | None = None
-        """What keeps the memory that a step of an optimizer writes, if anything does."""
+        """The object that keeps memory before an optimizer step's writes, if any."""
         self.refuses: Callable[[torch.Tensor], None] = lambda tensor: None
-        """Raises for what a forward or backward must not write."""
+        """Raises for a tensor that a forward or backward must not write."""
         self.moved: Callable[[], AbstractSet[object]] = set
-        """The places known by name that the step has changed."""
+        """Gives the named places that the step has changed."""
 
     def foreign(self, tensor: torch.Tensor) -> None:
-        """``tensor`` was there before the step."""
+        """Note that ``tensor`` predates the step."""
         if has_strides(tensor):
             storage = local(tensor).untyped_storage()
             self._before.setdefault(address_of(storage), (storage, None))
 
     def holds(self, address: int) -> bool:
-        """True for a storage that was there before the step."""
+        """True for a storage that predates the step."""
         return address in self._before
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Copy the memory of ``tensor``, which is about to be written, if it is not the step's."""
+        """Copy the memory of ``tensor`` before its first write, if it predates the step."""
         self.refuses(tensor)
         self._copy(tensor)
 
@@ -61,13 +61,13 @@ class Undo:
             self._before[address] = (known[0], known[0].clone())
 
     def keep_buffers(self, leaves: Iterable[Leaf]) -> None:
-        """Copy them before a step of which nobody hears what it writes."""
+        """Copy the buffers before a step whose writes are not intercepted."""
         for leaf in leaves:
             if leaf.role is Role.BUFFER:
                 self._copy(leaf.value)
 
     def put_back(self) -> None:
-        """Everything is as before the step."""
+        """Restore all memory from before the step."""
         for storage, before in self._before.values():
             if before is not None:
                 storage.copy_(before)
@@ -81,7 +81,7 @@ def taken_back(
     applies: Callable[[BaseException], bool],
     unheard: bool,
 ) -> Iterator[None]:
-    """When the block raises what ``applies``, all is as before.
+    """Undo the step when the block raises an error that ``applies``.
 
     Tensors, gradients, attributes and generators; of a step that is ``unheard`` the buffers alone
     may be written.
@@ -120,7 +120,7 @@ def taken_back(
 
 
 def _refill(holder: Any, before: dict[str, object]) -> None:
-    """Put back what a module held; a TorchScript module, which has no dict, keeps its names."""
+    """Restore a module's contents; a TorchScript module, which has no dict, keeps its names."""
     if isinstance(holder, dict):
         holder.clear()
         holder.update(before)

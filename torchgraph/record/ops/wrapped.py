@@ -1,7 +1,7 @@
-"""Ops on tensors that hold another one, such as DTensors: heard as the ops that these become.
+"""Ops on wrapper subclasses such as DTensor, recorded as the inner ops that they dispatch.
 
-DTensor looks at the numbers among an op's arguments to find what it did for such a call before. For
-that it gets plain ones; the op on what lies in this process gets those that move.
+DTensor looks numbers among an op's arguments up in its cache of earlier calls. For that it gets
+plain ones; the op on local tensors gets the symbolic ones.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..tape.tape import Args, Kwargs
 
 
 class Wrapped:
-    """The calls of such ops that are under way. ``give_up`` hears why no program can be made."""
+    """The running calls of such ops. ``give_up`` is called where no program can be made."""
 
     def __init__(self, give_up: Callable[[str], None]) -> None:
         self._give_up = give_up
         self._calls: list[tuple[OpOverload, Args, Kwargs]] = []
-        """Those whose numbers no op has got yet."""
+        """The calls whose symbolic numbers no inner op has taken yet."""
 
     def call(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        """Run ``op`` as the class of its arguments has it; what it becomes is heard."""
+        """Run ``op`` by the class of its arguments, whose inner ops are intercepted."""
         plain = number.bare_args(args), number.bare_kwargs(kwargs)
         if not hears_subclasses():
             self._give_up("This version of torch does not tell what DTensor makes of an op")
@@ -43,7 +43,7 @@ class Wrapped:
                 self._give_up(f"{op} with a number that moves becomes other ops of DTensor's")
 
     def with_numbers(self, op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """The arguments of an op that a call has become, with the numbers that move."""
+        """The arguments of an inner op, with the call's symbolic numbers."""
         if not self._calls or self._calls[-1][0] is not op:
             return args, kwargs
         _, given, named = self._calls.pop()
@@ -59,7 +59,7 @@ def _moves(value: Any) -> bool:
 
 
 def _put_back(value: Any, given: Any) -> Any:
-    """``value`` with the numbers that move of ``given`` in their places."""
+    """``value`` with the symbolic numbers of ``given`` in their places."""
     if number.node_of(given) is not None:
         return given
     if type(value) is dict:

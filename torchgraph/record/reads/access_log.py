@@ -1,4 +1,4 @@
-"""What a step reads and writes by name, as it was when it was met, and what has become of it."""
+"""The log of a step's reads and writes by name: first values, and changes since."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .shared_dicts import SharedDicts
 
 
 class Meeting(NamedTuple):
-    """A value that a chain has led to."""
+    """A value reached through a chain."""
 
     text: str
     value: object
@@ -53,45 +53,45 @@ class Meeting(NamedTuple):
 
 @dataclass(eq=False)
 class Row:
-    """One place that is read or written, with all that lies in it or as an object alone."""
+    """A row of the log: one place that is read or written, by content or by identity."""
 
     owner: Any
-    """What the name begins at: a container, a `Cell`, or the `Same` of another object."""
+    """The start of the name: a container, a `Cell`, or the `Same` of another object."""
     name: Name
-    """With what lay there when it was met."""
+    """The name of the place, with its value when first met."""
     container: object
-    """What lay there, where that holds others and may change itself."""
+    """The value when first met, if it is a mutable container."""
     within: Mapping[tuple[object, ...], int]
-    """The containers in what lay there."""
+    """The containers inside that value."""
     alike: object
-    """The look at what a tensor, or a container of tensors, was like; None for anything else."""
+    """The layout of a tensor, or of a container's tensors; None for other values."""
     items: Items | None
-    """Where which objects lie in a container tells whether it has changed."""
+    """An identity snapshot, where that tells whether the container has changed."""
     own: bool
-    """The step wrote it before it read it."""
+    """True where the step wrote the place before it read it."""
     read: bool = False
     perhaps: bool = False
-    """A library's code may have read it."""
+    """True where library code may have read the place."""
     stored: bool = False
     replaced: bool = False
-    """The step may have replaced it, whether it reads it or not."""
+    """True where the step may have assigned the place, read or not."""
     outer: bool = False
-    """The place was there before the step."""
+    """True where the place existed before the step."""
     counted: bool = False
-    """A list of which the step reads what it has put there, by its number."""
+    """True for a list of which the step reads items of its own, by index."""
     identified: bool = False
-    """A number of which the step asks which object it is."""
+    """True for a number that the step compares by identity."""
 
 
 _Box = tuple[object, list[Row]]
-"""(what names begin at, the rows of what lies there)."""
+"""(the owner of names, the rows of its places)."""
 
 
 class AccessLog:
-    """What one recording meets by name: how it was first, and how it is now.
+    """The log of one recording's reads and writes by name.
 
     Args:
-        guarded: true for an object whose own attributes others watch.
+        guarded: true for an object whose own attributes another watch covers.
         given: the identities of the objects among the arguments.
         wrote: true for an attribute of such an object that the step has written, unread.
     """
@@ -106,28 +106,28 @@ class AccessLog:
         self._given = given
         self._rows: dict[RowKey, Row] = {}
         self._outside: dict[int, object] = {}
-        """By identity, what was there before the step, as far as names have led there."""
+        """By identity, the objects from before the step that names have reached."""
         self._depths: dict[int, int] = {}
-        """How many containers deep what is in that was looked at."""
+        """By identity, the number of nested levels marked as from before the step."""
         self.old: dict[int, object] = {}
-        """By identity, what was there before the step, once that is over."""
+        """By identity, the objects from before the step, set at its end."""
         self._cells: dict[tuple[str, object], Cell] = {}
         self._sharing = SharedDicts()
         self._aliases = Aliases()
         self._compared: dict[int, object] = {}
-        """By identity, tensors and containers of which the step asks which object they are."""
+        """By identity, tensors and containers that the step compares by identity."""
 
     def cell(self, name: str, value: object) -> Cell:
-        """The variable of a function around, by what it holds."""
+        """The `Cell` of a closure variable, by its content."""
         found = in_cell(value)
         return self._cells.setdefault((name, found), Cell(name, found))
 
     def was_there(self, value: object) -> bool:
-        """True for what is known to have been there before the step."""
+        """True for an object known to predate the step."""
         return id(value) in self._outside
 
     def mark(self, value: object, depth: int = 3) -> None:
-        """It was there before the step, and what is in it."""
+        """Mark an object and its parts as from before the step."""
         if type(value) in PLAIN or self._depths.get(id(value), -1) >= depth:
             return
         self._outside[id(value)] = value
@@ -137,23 +137,23 @@ class AccessLog:
 
     @property
     def compared(self) -> frozenset[int]:
-        """The identities of what the step compares by ``is``."""
+        """The identities of the objects that the step compares by ``is``."""
         return frozenset(self._compared)
 
     def _shared(self, source: Source) -> Source:
-        """The way from the first of the objects that have the same ``__dict__``."""
+        """The source from the first of the objects that share a ``__dict__``."""
         owner, path = source
         if not path or path[0][0] is not By.OWN or not self.is_outside(owner):
             return source
         return source._replace(owner=self._sharing.first(owner))
 
     def meets(self, owner: object) -> None:
-        """An attribute of it is read: what it shares counts for numbers that move as well."""
+        """Note a read of an attribute of ``owner``, which may share its ``__dict__``."""
         if self.is_outside(owner):
             self._sharing.first(owner)
 
     def which(self, value: object, use: Use) -> None:
-        """What becomes of it may go by which object it is."""
+        """Note a use that depends on object identity."""
         asked = use is Use.COMPARED or use is Use.AMONG
         if asked and (is_container(value) or isinstance(value, torch.Tensor)):
             self._compared[id(value)] = value
@@ -161,7 +161,7 @@ class AccessLog:
             self._aliases.hold(value)
 
     def keep(self, meeting: Meeting, source: Source) -> None:
-        """A container that lies there is put into another place as well: it has to be that one."""
+        """Note an alias: the step stores the container in another place as well."""
         source = self._shared(source)
         row = self._rows.get((id(source.owner), source.path, True))
         if source.path and self.is_outside(source.owner) and not (row and row.own):
@@ -169,7 +169,7 @@ class AccessLog:
             self._aliases.add(meeting.text, meeting.value, source, meeting.where)
 
     def add(self, meeting: Meeting, source: Source, *, perhaps: bool = False) -> RowKey:
-        """Something is read, or about to be written, that lies there; gives the key of its row.
+        """Log a read or a coming write of a place; gives the key of its row.
 
         ``perhaps``: a library's code may have read it. What the step moves it has not.
         """
@@ -196,7 +196,7 @@ class AccessLog:
         return key
 
     def _is_new(self, row: Row, value: object) -> bool:
-        """True for an object that the step has made and put where something else lay before.
+        """True for an object of the step's own that replaced an earlier value.
 
         All attributes that it has were absent when the step first met them.
         """
@@ -213,7 +213,7 @@ class AccessLog:
         )
 
     def notice(self, meeting: Meeting, source: Source) -> None:
-        """How what lies there is now: the step may write into it, and read or fill it later."""
+        """Log the present value, before the step can write into it."""
         owner, path = self._shared(source)
         if (id(owner), path, True) in self._rows:
             return
@@ -242,10 +242,10 @@ class AccessLog:
             row.counted |= type(key) is int and key >= 0
 
     def written(self, key: RowKey, use: Use, now: Callable[[str], object]) -> None:
-        """A line is over that may have stored something there: what it reads next is of its own.
+        """Update a row after a line that may have assigned the place.
 
         Args:
-            now: what a variable of the function that runs holds; `ABSENT` for none.
+            now: the present value of a local variable; `ABSENT` for none.
         """
         row = self._rows[key]
         moved = self._is_another(row, now)
@@ -268,7 +268,7 @@ class AccessLog:
         return bool(name.look(value) != name.found)
 
     def moved(self) -> set[Row]:
-        """The places that were written and hold something else now; variables, whatever they do."""
+        """The rows of written places whose value differs now; closure variables always."""
 
         def moves(row: Row) -> bool:
             made = is_container(row.owner) and not row.outer
@@ -284,13 +284,13 @@ class AccessLog:
         return first is None or first.own
 
     def is_own(self, source: Source) -> bool:
-        """True for a way through what the step itself has put there."""
+        """True for a source through a value that the step itself put there."""
         owner, path = self._shared(source)
         rows = (self._rows.get((id(owner), path[:n], True)) for n in range(1, len(path) + 1))
         return any(row is not None and row.own for row in rows) or self._is_made(owner, path)
 
     def _moved_around(self, owner: object, path: Path, value: object) -> Iterator[tuple[Row, bool]]:
-        """Containers on the way that the step has changed since it met them, or replaced."""
+        """The containers on the path that the step has changed or replaced since."""
         for length in range(1, len(path)):
             row = self._rows.get((id(owner), path[:length], True))
             if row is None or row.container is None:
@@ -305,7 +305,7 @@ class AccessLog:
                 yield row, replaced
 
     def _follow(self, owner: object, path: Path, container: object) -> object:
-        """What lies there; in a variable of a function around, from the container in it on."""
+        """The value of a path; in a closure variable, from its first container on."""
         if not isinstance(owner, Cell):
             return follow(owner, path)
         held = self._rows.get((id(owner), path[:1], True))
@@ -314,7 +314,7 @@ class AccessLog:
         return follow(held.container, path[1:])
 
     def _as_before(self, tensor: torch.Tensor, source: Source) -> Source:
-        """Where in a list that the step has changed since then a tensor lay before."""
+        """The source with a tensor's earlier index in a list that the step has changed."""
         around = self._rows.get((id(source.owner), source.path[:-1], True))
         if around is None or not isinstance(around.container, (list, deque)):
             return source
@@ -327,12 +327,12 @@ class AccessLog:
         return source._replace(path=(*source.path[:-1], (By.ITEM, place)))
 
     def is_outside(self, owner: object) -> bool:
-        """True for what a name may begin at: the step has not made it."""
+        """True for an object that names may begin at: not made by the step."""
         known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
         return known or self._guarded(owner)
 
     def ends(self) -> None:
-        """The step is over."""
+        """Note the end of the step."""
         self.old = dict(self._outside)
 
     def _was_before(self, owner: object) -> bool:
@@ -340,7 +340,7 @@ class AccessLog:
         return owner is not None and known and id(owner) not in self._given
 
     def pinned(self) -> list[torch.Tensor]:
-        """The tensors that names lead to, after the step as before: they are guarded."""
+        """The tensors whose names lead to them before and after the step, so are guarded."""
         found = []
         for row in self._rows.values():
             name = row.name
@@ -357,7 +357,7 @@ class AccessLog:
     # --- afterwards -------------------------------------------------------------------------------
 
     def cells(self) -> list[Cell]:
-        """The variables that were met."""
+        """The closure variables in the log."""
         return list(self._cells.values())
 
     def finish(
@@ -366,7 +366,7 @@ class AccessLog:
         functions: Sequence[FunctionType],
         returned: object,
     ) -> list[Touched]:
-        """What was read and written."""
+        """The places that were read and written."""
         inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
         lasting = {storage_id(leaf.value) for leaf in inputs if leaf.role is not Role.INPUT}
         met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
@@ -408,7 +408,7 @@ class AccessLog:
         return [one for one in kept if one is not None] + list(more)
 
     def _more(self, touched: Collection[Touched], met: set[int]) -> Iterator[Touched]:
-        """Names of what has to be that very object, or as long as it was."""
+        """Guards on identity and length."""
         places = {one.place for one in touched if one.read and one.outer}
         for one in touched:
             value = follow(one.name.owner(), one.name.path)
@@ -426,7 +426,7 @@ class AccessLog:
                 yield from self._aliases.inside(one, self.old.keys())
 
     def _of_owner(self, box: _Box, held: Counter[int]) -> Iterator[Touched]:
-        """A container that only this holds was made by the step."""
+        """The rows of an owner; none for a container that only the log holds, so the step made."""
         if is_container(box[0]) and sys.getrefcount(box[0]) <= 2 + held[id(box[0])]:
             return
         for row in box[1]:
@@ -455,13 +455,13 @@ class AccessLog:
         )
 
     def _moves_about(self, row: Row, value: object) -> bool:
-        """True for containers that the step has put where others were: no copy is that one."""
+        """True where the step moved containers inside the value: copies do not equal them."""
         now = containers_within(value) if is_container(value) else {}
         return any(found in self.old and row.within.get(at) != found for at, found in now.items())
 
 
 def _is_appended(row: Row, path: Path) -> bool:
-    """True for an item behind all that a list held when the step met it."""
+    """True for an item that the step appended to a list."""
     container, found = row.container, row.name.found
     before, (_, key) = items_in(found), path[len(row.name.path)]
     if not isinstance(container, list) or items_in(look(container))[: len(before)] != before:
@@ -471,12 +471,12 @@ def _is_appended(row: Row, path: Path) -> bool:
 
 
 def _is_held(owner: object) -> bool:
-    """True for what no weak reference finds again."""
+    """True for an owner without weak references."""
     return is_container(owner) or isinstance(owner, Cell)
 
 
 def _is_added_to(value: object) -> bool:
-    """True for what replays add to as ``+=`` has done: it is not read.
+    """True for a value that replays can increment, which is no read.
 
     Anything else, such as an array, which is added to in place, or a number of a class of its own,
     counts as read: what comes of it goes by what it was.

@@ -1,8 +1,8 @@
-"""The user's own frames while a step is recorded: which lines run, and which functions they are of.
+"""Tracing of the user's frames during a recording: the lines that run, and their functions.
 
-A trace function of the recording's thread hears of each line just before it runs. Where somebody
-else traces already, a debugger or a measurement of coverage, a profile function hears of calls and
-returns instead, and all lines of a function count as run.
+A trace function of the recording's thread is called before each line. Where another one is set
+already, by a debugger or coverage, a profile function sees calls and returns instead, and all lines
+of a function count as run.
 """
 
 from __future__ import annotations
@@ -52,45 +52,45 @@ _METHODS = (staticmethod, classmethod, MethodType)
 
 
 class IdentityAsked(TypeError):
-    """The user's line asks which object a number is that moves: it has to be Python's own."""
+    """A line compares a symbolic number by identity, which needs the plain object."""
 
 
 class Listener(Protocol):
-    """What is told of lines."""
+    """The callbacks of `Frames` for lines."""
 
     def before(self, frame: FrameType, number: int, line: Line) -> Touches:
-        """A line is about to run; gives what it may replace."""
+        """Before a line runs; gives the rows that it may assign."""
 
     def again(self, frame: FrameType, found: Touches) -> None:
-        """A function is called by the line, which may have replaced something before."""
+        """Before the line calls a function, after it may have assigned something."""
 
     def after(self, frame: FrameType, line: Line, found: Touches) -> None:
-        """It ran."""
+        """After the line."""
 
     def returned(
         self, frame: FrameType, line: Line, value: object, found: Touches, by: str
     ) -> None:
-        """A function has returned that a line of ``frame`` calls."""
+        """After a function returned to a line of ``frame``."""
 
     def looked_up(
         self, frame: FrameType, value: object, chain: Chain, use: Use, found: Touches
     ) -> None:
-        """A function of Python's is about to look at an attribute for a line of ``frame``."""
+        """Before a builtin looks up an attribute for a line of ``frame``."""
 
     def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
-        """A line of ``frame`` calls a function of a library's with these; known to read them."""
+        """A line of ``frame`` calls a library function; ``known``: it reads these values."""
 
 
 class _Following:
-    """The trace function of one frame: tells of its lines."""
+    """The trace function of one frame."""
 
     def __init__(self, frames: Frames, code: CodeType) -> None:
         self._frames, self._lines = frames, lines_of(code)
         self.line: Line | None = None
-        """The one that runs, where it counts what it reads."""
+        """The running line, where its reads count."""
         self._number = 0
         self.found: Touches = []
-        """What the listener gave for the line."""
+        """The listener's result for the line."""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> _Following:
         try:
@@ -121,7 +121,7 @@ _Trace = Callable[[Any, FrameType, Any, Any], Any]
 
 
 def _quietly(observe: _Trace) -> _Trace:
-    """An error of a method of `Frames` is none of the user's line that runs."""
+    """Keep errors of a method of `Frames` out of the user's line."""
 
     @functools.wraps(observe)
     def call(self: Frames, frame: FrameType, what: Any, arg: Any) -> Any:
@@ -144,13 +144,13 @@ _USES = {
 
 
 _Looked = tuple[object, Chain, Use]
-"""A value, the attribute of it that is looked at or replaced, and which of both."""
+"""A value, the attribute that is read or assigned, and the use."""
 _Observer = Callable[[FrameType, _Looked, object], None]
-"""Told of the frame that asks, of what, and of the result; `ABSENT` before there is one."""
+"""Called with the frame, the lookup, and the result; `ABSENT` before there is one."""
 
 
 class Frames:
-    """Hears which lines of the user's run during one recording, and in which functions."""
+    """The tracer of one recording: the lines and functions of the user's that run."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -159,19 +159,19 @@ class Frames:
         self.raised: set[tuple[type[BaseException], object, int]] = set()
         """(class, code, line) of what was raised in the user's lines."""
         self._known: dict[CodeType, WeakSet[FunctionType]] = {}
-        """Not held: an inner function that the step makes holds its variables, and ends with it."""
+        """By code, functions held weakly: an inner function would keep its variables alive."""
         self.passes_over: Callable[[FrameType, int], bool] = lambda frame, number: False
-        """True for a line of which nothing counts that it reads."""
+        """True for a line whose reads do not count."""
         self._looking = False
-        """True while what a line looks up is looked at: what runs then is no part of it."""
+        """True during a lookup on behalf of a line, whose own code is not traced."""
         self.failed: Exception | None = None
-        """Raised by what looks at the user's lines: then nobody knows what they read."""
+        """The error that ended the tracing: the reads are unknown then."""
         self.lost = False
-        """True when the block took the trace function away: what it read is not known."""
+        """True when the block replaced the trace function: the reads are unknown then."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Look at what the block runs, in this thread."""
+        """Trace the block, in this thread."""
         get: Any = sys.gettrace
         put: Any = sys.settrace
         ours: object = self._trace
@@ -189,7 +189,7 @@ class Frames:
                 put(before)
 
     def keeps(self, error: Exception) -> bool:
-        """Keep an error of ours out of the user's lines, but where faults are looked for."""
+        """Keep an error of the tracing out of the user's lines, except in strict checks."""
         observer = isinstance(error, (IdentityAsked, GraphError))  # for those who called the step
         if observer or chosen("TORCHGRAPH_VERIFY", "fast") == "strict":
             return False
@@ -227,7 +227,7 @@ class Frames:
                 self.returned(frame, arg)
 
     def returned(self, frame: FrameType, value: object) -> None:
-        """The user's line that called may read on from what a function has returned."""
+        """Pass a return value to the calling line of the user's."""
         caller, code = _caller(frame), frame.f_code
         if code.co_name == "__init__" and code.co_argcount:  # what is made is what the line gets
             value = frame.f_locals.get(code.co_varnames[0])
@@ -246,7 +246,7 @@ class Frames:
 
     @_quietly
     def _looks_up(self, frame: FrameType, looked: _Looked, value: object) -> None:
-        """`getattr` and its like are called by ``frame``: first to look, then with a result."""
+        """Handle `getattr` and its like, called by ``frame``: before, then with the result."""
         line = frame.f_trace
         if not isinstance(line, _Following) or line.line is None:
             return
@@ -260,7 +260,7 @@ class Frames:
             self._looking = False
 
     def _handed(self, frame: FrameType) -> None:
-        """A library's function may read all that its arguments have, where a line is not seen."""
+        """Report the arguments of a library function, which may read all of them."""
         code, caller = frame.f_code, frame.f_back
         if code.co_filename == __file__:
             return  # `getattr` and its like, of which `_looks_up` is told
@@ -285,7 +285,7 @@ class Frames:
                 self.see(value)
 
     def see(self, value: object) -> None:
-        """A function that a name leads to may be one that runs."""
+        """Note a function that a name leads to, which may be one that runs."""
         if parts := parts_of_partial(value):
             self.see(parts[0])
             return
@@ -298,7 +298,7 @@ class Frames:
             self.see(vars(value).get("__wrapped__"))
 
     def is_local(self, frame: FrameType, name: str) -> bool:
-        """True for a variable of a function around that the step runs too: it is of its own."""
+        """True for a closure variable of a function that the step runs itself."""
         code: CodeType = frame.f_code
         around = frame.f_back
         while around is not None and name in code.co_freevars:
@@ -308,14 +308,14 @@ class Frames:
         return name not in code.co_freevars
 
     def functions(self) -> list[FunctionType]:
-        """Those that ran, as far as names, or whoever called them, lead to them."""
+        """The functions that ran, as far as names or their callers lead to them."""
         ran = (found for code, found in self._known.items() if code in self._ran)
         return [function for found in ran for function in found]
 
     def nameless(self) -> list[FunctionType]:
-        """Those that ran and have variables of functions around, where nothing led to them.
+        """The closures that ran without a name that leads to them.
 
-        All that Python holds is gone through, in some hundredths of a second.
+        Searches all objects of the process, in some hundredths of a second.
         """
         codes = [code for code in self._ran if code.co_freevars and not self._known.get(code)]
         holders = gc.get_referrers(*codes) if codes else []
@@ -324,7 +324,7 @@ class Frames:
 
 @contextmanager
 def _looked_up_by(observer: _Observer) -> Iterator[None]:
-    """Tell of each call in the block."""
+    """Patch `getattr` and its like in the block."""
     made = {name: _telling(getattr(builtins, name), use, observer) for name, use in _USES.items()}
     with standing_for(vars(builtins), made):
         yield
@@ -348,7 +348,7 @@ def _telling(plain: Any, use: Use, observer: _Observer) -> Callable[..., object]
 
 
 def _given(frame: FrameType) -> list[object]:
-    """What a function is called with."""
+    """The arguments of a function call."""
     code, values = frame.f_code, frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
     found = [values.get(name) for name in code.co_varnames[:count]]
@@ -363,7 +363,7 @@ def _given(frame: FrameType) -> list[object]:
 
 
 def _caller(frame: FrameType) -> FrameType | None:
-    """The user's frame that waits for this one, whatever lies between them."""
+    """The nearest frame of the user's below this one."""
     caller = frame.f_back
     while caller is not None and _is_library(caller):
         caller = caller.f_back
@@ -371,7 +371,7 @@ def _caller(frame: FrameType) -> FrameType | None:
 
 
 def _untraced(ours: object) -> Callable[[_Hears], _Hears]:
-    """Nobody need look at each function by which an op is written down.
+    """Suspend tracing while an op is recorded.
 
     Not from Python 3.12 on, where a change of the trace function may instrument code anew.
     """
@@ -397,7 +397,7 @@ def _inner(code: CodeType) -> frozenset[CodeType]:
 
 
 def _lies_under_its_name(frame: FrameType) -> FunctionType | None:
-    """The function that runs: a global of its module, or of the class of its first argument."""
+    """The running function, from its module or from a class of its first argument."""
     code = frame.f_code
     places = [frame.f_globals.get(code.co_name)]
     classes: tuple[type, ...] = ()
@@ -445,14 +445,14 @@ _OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distribut
 _ABSTRACT = collections.abc.Sequence.index.__code__.co_filename
 """Its containers are read item by item: a `collections.UserList` is."""
 _CALL_ON = (os.path.dirname(torch.__file__), contextlib.__file__, functools.__file__)
-"""Files of functions that give what they are called with to others, whose lines tell more."""
+"""Files of functions that pass their arguments on to others, whose lines tell more."""
 _GO_INSIDE = frozenset({copy.__file__, dataclasses.__file__})
-"""The files of those whose functions read what lies in what they are given as well."""
+"""Files of functions that also read what is nested in their arguments."""
 
 
 @functools.cache
 def _says_nothing(filename: str) -> bool:
-    """True where no function reads what is the user's: what is asked of most calls, and first."""
+    """True for a file without functions that read user objects: a quick first check."""
     readers = any(code.co_filename == filename for code in _READERS.values())
     named = not filename.startswith("<")
     return named and is_library_file(filename) and not readers and not _reads_objects(filename)

@@ -1,8 +1,8 @@
-"""Functions whose reads are known: does this Python tell what a step reads?
+"""A self-test of read tracking on this Python version: functions whose reads are known.
 
-Each reads the attribute ``w`` of one object. It runs once as a step does that is recorded; then
-that ``w`` changes, which a name has to notice. What bytecode means, and what a trace function is
-told of, is another thing with each version of Python: where a function fails, nothing is recorded.
+Each reads the attribute ``w`` of one object. It runs once as a recorded step; then that ``w``
+changes, and a guard has to notice. Bytecode and trace events differ between versions of Python:
+where a function fails, nothing is recorded.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 _Place = Callable[[Any], Any]
 CASES: list[tuple[FunctionType, _Place]] = []
-"""The functions, and where what each reads lies."""
+"""The functions, and the places that they read."""
 
 
 class KnownPart:
-    """What is read."""
+    """The object whose attribute is read."""
 
     __module__ = "known"  # as a class of the user's
 
@@ -34,7 +34,7 @@ class KnownPart:
 
 
 class Whole:
-    """What leads to it."""
+    """An object that leads to `KnownPart` objects in many ways."""
 
     __module__ = "known"
 
@@ -46,11 +46,11 @@ class Whole:
 
     @property
     def given(self) -> Any:
-        """What a property gives."""
+        """A property."""
         return self.__dict__["one"]
 
     def get(self) -> KnownPart:
-        """What a method gives."""
+        """A method that returns a part."""
         return self.one
 
     def __getitem__(self, key: object) -> KnownPart:
@@ -66,7 +66,7 @@ class Whole:
 
 
 class Below(Whole):
-    """A class below another."""
+    """A subclass."""
 
     __module__ = "known"
 
@@ -203,7 +203,7 @@ class _block:
 
 
 def unnoticed(read: Callable[[Callable[[], object]], Callable[[], list[object]]]) -> list[int]:
-    """The lines of the functions whose reads are not noticed.
+    """The lines of the functions whose reads go unnoticed.
 
     Args:
         read: runs a function as a step that is recorded; gives what tells which objects that it

@@ -1,4 +1,4 @@
-"""What each line of a code object reads by name, from its bytecode: ``cfg.beta``, ``args["w"]``."""
+"""The chains that each line of a code object reads: ``cfg.beta``, ``args["w"]``."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ..chains.resolve import leads_to
 from .scan import JUMPS, Scan
 
 _OF_OBJECTS = frozenset({Use.KEPT, Use.COMPARED, Use.AMONG})
-"""What goes by which object it is, whatever is read of it besides."""
+"""Uses that depend on object identity."""
 _Chains = list[tuple[Chain, Use]]
 _PASSES = ("LOAD_", "PUSH_NULL", "NOP", "CACHE", "RESUME", "EXTENDED_ARG", "COPY", "TO_BOOL")
-"""What a line may do before its first question: nothing that could change the answer."""
+"""Prefixes of instructions without effect on a line's first test."""
 _PLAIN = (bool, int, float, str, type(None))
 
 
 class _Tests:
-    """The first question of each line of a code object, as its instructions are followed."""
+    """The leading conditional jump of each line of a code object."""
 
     def __init__(self, code: CodeType) -> None:
         jumps = (ins for ins in dis.get_instructions(code) if ins.opcode in JUMPS)
         self._jumps = [(ins.offset, ins.argval) for ins in jumps]
         self._over: set[int] = set()
-        """Lines that have asked, or done something else."""
+        """Lines that are past their first test or effect."""
         self._bool: object = None
-        """What was asked whether it is true."""
+        """The operand of the last ``TO_BOOL``."""
         self.found: dict[int, Test] = {}
-        """By line."""
+        """The `Test` by line."""
 
     def see(self, ins: dis.Instruction, line: int, top: object) -> None:
-        """The next instruction, and the name of what lies on the stack before it."""
+        """Handle the next instruction; ``top`` is the stack top before it."""
         if ins.opname == "TO_BOOL":  # from Python 3.13 on before a jump
             self._bool = top
         if line in self._over or ins.opname.startswith(_PASSES):
@@ -50,7 +50,7 @@ class _Tests:
 
 
 class _LineReads:
-    """What is known of one line, instruction by instruction."""
+    """The reads and writes of one line, collected instruction by instruction."""
 
     def __init__(self) -> None:
         self.chains: _Chains = []
@@ -60,7 +60,7 @@ class _LineReads:
         self._branches = False
 
     def add(self, ins: dis.Instruction, used: _Chains, scan: Scan) -> None:
-        """The next instruction of the line."""
+        """Handle the next instruction of the line."""
         for chain, use in used:
             perhaps = self._branches and use is Use.STORED
             if perhaps:
@@ -73,7 +73,7 @@ class _LineReads:
             self.variables.update([names] if isinstance(names, str) else names)
 
     def line(self) -> Line:
-        """All of it."""
+        """The collected `Line`."""
         chains = _once(self.chains)
         named = [row for row in chains if not _is_returned(row[0])]
         reads = tuple(row for row in named if row[1] >= Use.NAMED)
@@ -88,7 +88,7 @@ class _LineReads:
 
 @functools.lru_cache(maxsize=4096)  # a notebook makes code without end
 def lines_of(code: CodeType) -> Lines:
-    """The chains that each line of a code object reads, and what for."""
+    """The reads of each line of a code object, by line."""
     tests = _Tests(code)
     found = _found(code, tests)
     if not tests.found:
@@ -103,7 +103,7 @@ def lines_of(code: CodeType) -> Lines:
 def _found(
     code: CodeType, tests: _Tests | None, skipped: frozenset[int] = frozenset()
 ) -> dict[int, Line]:
-    """By number, what each line does.
+    """The reads of each line, by line number.
 
     Args:
         tests: told of each instruction.
@@ -139,7 +139,7 @@ def _begins_at(chain: Chain, variables: set[str]) -> bool:
 
 
 def _once(chains: _Chains) -> Reads:
-    """Each chain with all that is done with it."""
+    """Each chain once, with all its uses."""
     uses: dict[tuple[object, ...], tuple[Chain, Use]] = {}
     for chain, use in chains:
         key = (use < Use.NAMED, use if use in _OF_OBJECTS else None, chain.mark)
@@ -149,7 +149,7 @@ def _once(chains: _Chains) -> Reads:
 
 
 def running(line: Line | None, frame: FrameType) -> Line | None:
-    """What of a line is about to run."""
+    """The part of a line that is about to run."""
     if line is None or line.test is None:
         return line
     value = leads_to(frame, line.test.chain, lambda owner: False)

@@ -1,6 +1,6 @@
-"""What the user's code reads by name while a step is recorded: it becomes part of the guards.
+"""Guards on what the user's code reads by name while a step is recorded.
 
-The chains of each line (see `scan`) are looked at just before it runs (see `frames`), step by step
+The chains of each line (see `scan`) are resolved before it runs (see `frames`), lookup by lookup
 (see `resolve`).
 """
 
@@ -57,7 +57,7 @@ _UNKNOWN = (
 
 @functools.cache
 def unread() -> tuple[int, ...]:
-    """The lines of `known` that read what is not noticed: none, where this Python is known."""
+    """The lines of `known` whose reads go unnoticed: none, where this Python works."""
     return tuple(unnoticed(_read_in))
 
 
@@ -70,12 +70,12 @@ def _read_in(function: Callable[[], object]) -> Callable[[], list[object]]:
 
 
 class NameWatch:
-    """Looks at what the user's lines read by name during one recording.
+    """The watch of one recording on reads and writes by name in the user's lines.
 
     Args:
-        given: the arguments of the call: what is in containers among them is in its key.
-        guarded: true for an object whose own attributes others watch.
-        bound: the function of the step, and what it is bound to.
+        given: the arguments of the call, whose containers are part of its key.
+        guarded: true for an object whose own attributes another watch covers.
+        bound: the function of the step, and the objects bound to it.
         moving: by identity, containers whose numbers are inputs of the program just now.
         wrote: as `AccessLog` has it.
     """
@@ -94,7 +94,7 @@ class NameWatch:
         self._counts: Counts = Counter()
         self._seen: dict[tuple[object, ...], Same] = {}
         self._lists: dict[tuple[object, ...], tuple[int, int, Items | None]] = {}
-        """By line and chain, what lay in the container that it has read."""
+        """By line and chain, an identity snapshot of the container that it has read."""
         self._once: set[tuple[CodeType, int, bool, int]] = set()
         self.frames = Frames(proxy(self))
         held = set(map(id, containers_in(given)))
@@ -110,7 +110,7 @@ class NameWatch:
 
     @contextmanager
     def active(self, give_up: Callable[..., None] | None = None) -> Iterator[None]:
-        """Look at what the block reads, in this thread; ``give_up`` is told why nobody could."""
+        """Watch the block, in this thread; ``give_up`` is called where that fails."""
         if give_up is not None and unread():
             give_up(_UNKNOWN.format(version=platform.python_version()), lenient=True)
         try:
@@ -127,14 +127,14 @@ class NameWatch:
             give_up(Because(Reason.FAULT, why), lenient=True)
 
     def let_go(self) -> list[object]:
-        """Hold no frame of the user's, in which its values lie; gives what holds other values."""
+        """Drop the frames of the user's; gives the containers that still hold values."""
         self.follow.frame = None
         own = [self, *(one for one in vars(self).values() if hasattr(one, "__dict__"))]
         inner = [value for one in own for value in vars(one).values()]
         return [*inner, *(v for one in inner for v in getattr(one, "__dict__", {}).values())]
 
     def before(self, frame: FrameType, number: int, line: Line) -> Touches:
-        """Look at what a line reads, and at what it may replace; gives that."""
+        """Resolve the reads of a line, and its assignments; gives the rows of these."""
         if line.chains:
             self._read(frame, line.chains, number)
         found: Touches = []
@@ -143,7 +143,7 @@ class NameWatch:
         return found
 
     def _store(self, frame: FrameType, found: Touches, line: Line) -> None:
-        """Look at what is about to be replaced."""
+        """Log a place that is about to be assigned."""
         self.follow.stand(frame)
         self.follow.touched = found
         self.follow.stores += 1
@@ -154,19 +154,19 @@ class NameWatch:
             self._look(frame, chain, use)
 
     def _count(self, frame: FrameType, chain: Chain) -> None:
-        """``self.calls += 1`` of an object whose attributes others watch."""
+        """Count ``self.calls += 1`` of an object whose attributes another watch covers."""
         value = leads_to(frame, chain._replace(steps=chain.steps[:-1]), self._guarded)
         if chain.steps and value is not ABSENT and self._guarded(value):
             self._counts[id(value), chain.steps[-1].key] += 1
 
     def after(self, frame: FrameType, line: Line, found: Touches) -> None:
-        """Look at what came under a name while the line ran, and at what it has replaced."""
+        """Resolve names bound by the line, and its assignments."""
         if line.inner:
             self._read(frame, line.inner)
         self._written(frame, found)
 
     def again(self, frame: FrameType, found: Touches) -> None:
-        """Look at what the line has replaced before it calls a function of the user's."""
+        """Update assigned rows before the line calls a function of the user's."""
         self.follow.stores += 1
         self._written(frame, found)
 
@@ -177,7 +177,7 @@ class NameWatch:
     def returned(
         self, frame: FrameType, line: Line, value: object, found: Touches, by: str
     ) -> None:
-        """Look at what a function has returned that a line of ``frame`` calls."""
+        """Resolve reads of a value that a function returned to a line of ``frame``."""
         if isinstance(value, torch.Tensor):
             if any(use is Use.KEPT for _, use in line.returned):
                 self.access_log.which(value, Use.KEPT)
@@ -192,14 +192,14 @@ class NameWatch:
     def looked_up(
         self, frame: FrameType, value: object, chain: Chain, use: Use, found: Touches
     ) -> None:
-        """Look at what is read of a nameless value, or what is replaced in it."""
+        """Log a lookup or an assignment on a value without a name."""
         self.follow.stand(frame)
         self.follow.touched = found
         self.follow.stores += use < Use.NAMED
         self._local(chain, use, value, [])
 
     def handed(self, frame: FrameType, values: list[object], *, known: bool) -> None:
-        """Look at all attributes of what a library's function is called with.
+        """Log all attributes of the arguments of a library function.
 
         ``known``: it does read them. Else it may, where they are the user's.
         """
@@ -283,7 +283,7 @@ class NameWatch:
         self.follow.follow(chain, use, value, sources)
 
     def _is_known(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> bool:
-        """True where the line has read this before, as each turn of a loop does, and all is there.
+        """True where the line has read this before, as in a loop, and nothing has changed.
 
         A container is looked at item by item: a loop over it would do so once for each of them.
         """
@@ -302,7 +302,7 @@ class NameWatch:
         return False
 
     def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: object) -> Met:
-        """What was read and written, and how often ``+=`` moved an attribute that others watch."""
+        """The reads and writes, and the counts of ``+=`` on attributes watched elsewhere."""
         functions = self.frames.functions()
         if not all(cell.within(functions) for cell in self.access_log.cells()):
             functions += self.frames.nameless()

@@ -1,8 +1,7 @@
-"""What lies on the stack while a code object runs, as far as its bytecode tells.
+"""Abstract interpretation of a code object's bytecode: the stack of chains and constants.
 
-The instructions are followed in their order; where several ways meet, a value is what either of
-them leaves there. Nothing here depends on where CPython keeps a stack: of an instruction that is
-not known by name, only `dis.stack_effect` is asked.
+Instructions are followed in order; where paths join, a value is any of theirs. Nothing depends on
+CPython's stack layout: an unknown instruction is handled by `dis.stack_effect` alone.
 """
 
 from __future__ import annotations
@@ -62,19 +61,19 @@ _PAIRS = ("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
 _STORES = frozenset({"STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME", "POP_TOP"})
 _STORED_NAMES = {"STORE_GLOBAL": Root.GLOBAL, "STORE_DEREF": Root.FREE}
 _POPS = {"STORE_ATTR": 2, "STORE_SUBSCR": 3, "DELETE_SUBSCR": 2, "DELETE_ATTR": 1}
-"""How many values these take; they leave none."""
+"""The number of values that these instructions pop; they push none."""
 _LEAVES_NONE = ("LIST_", "SET_", "MAP_", "DICT_", "POP_", "RETURN", "JUMP_IF", "RAISE", "RERAISE")
 _ALONE = frozenset(
     {"NOP", "RESUME", "CACHE", "PRECALL", "KW_NAMES", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL"}
 ) | {"NOT_TAKEN", "DELETE_FAST", "DELETE_NAME", "DELETE_GLOBAL", "DELETE_DEREF"}
-"""They leave the stack as it is."""
+"""Instructions without an effect on the stack."""
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE", "RERAISE", "JUMP_FORWARD", "JUMP_A", "JUMP_BACK")
-"""How the names of instructions begin that the next one never follows."""
+"""Prefixes of instructions that never fall through to the next one."""
 JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _BESIDES = {"CALL_KW": 1, "CALL_FUNCTION_KW": 1}
 """Values above the arguments of a call: the names of the keywords."""
 _PLACES = 1 if sys.version_info < (3, 11) else 2
-"""How many values lie below the arguments: what is called, and its object or nothing."""
+"""The number of values below the arguments of a call: the callable, and its receiver."""
 _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FROM_ITER"})
 _ROTATED = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
 """Until Python 3.10: how deep the value on the top is put."""
@@ -84,28 +83,28 @@ _PLAIN_RESULTS = ("COMPARE_OP", "CONTAINS_OP", "IS_OP", "FORMAT_", "UNARY_NOT", 
 _JUMPS_IF = ("POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "POP_JUMP_BACKWARD_IF")
 _TESTS = (f"{jump}_{side}" for jump in _JUMPS_IF for side in ("TRUE", "FALSE"))
 _ASK_TRUTH = ("TO_BOOL", "UNARY_NOT", "JUMP_IF_", *_TESTS)
-"""What asks of a container whether there is anything in it."""
+"""Operations that test whether a container is empty."""
 _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
 
 class Scan:
-    """The stack: chains, constants, and None for all else."""
+    """The abstract stack: chains, constants, and None for unknown values."""
 
     def __init__(self, code: CodeType) -> None:
         self.line: int | None = None
         first = code.co_varnames[0] if code.co_argcount else ""
         self._own = Chain(Root.FREE, "__class__"), Chain(Root.LOCAL, first)
-        """What ``super()`` goes by."""
+        """The class and the first argument that ``super()`` uses."""
         self._stack: Stack = []
         self._waiting: dict[int, Stack] = {}
-        """By instruction, what lies there for those who jump to it."""
+        """By jump target, the stack at the jump."""
         self._spans: list[tuple[Chain, Use]] = []
-        """What an attribute is read of on a later line than its name."""
+        """Attribute reads on a later line than that of their name."""
         self._put: dict[object, tuple[int | None, Any]] = {}
-        """By variable, or by the mark of a chain: the line that last put something there, what."""
+        """By variable or mark of a chain: the line that last stored there, and the value."""
 
     def step(self, ins: dis.Instruction) -> list[tuple[Chain, Use]]:
-        """Run one instruction; gives the chains whose value is used by it."""
+        """Interpret one instruction; gives the chains that it uses."""
         self._stack = joined(self._stack, self._waiting.pop(ins.offset, []))
         if ins.opcode in JUMPS:
             self._jump(ins)
@@ -117,11 +116,11 @@ class Scan:
 
     @property
     def top(self) -> object:
-        """What lies on the top of the stack."""
+        """The top of the stack."""
         return self._peek(1)
 
     def puts(self, chain: Chain) -> tuple[object, ...]:
-        """What was just put where a chain leads: a constant, or None for what the step makes."""
+        """The value just stored in a chain's place: a constant, or None for a computed one."""
         _, value = self._put.get(chain.mark if chain.steps else chain.name, (None, chain))
         if isinstance(value, Constant):
             return (value,)
@@ -156,7 +155,7 @@ class Scan:
             yield from self._other(ins)
 
     def _variable(self, root: Root, name: str) -> Chain | Result:
-        """What a variable holds: also what the same line has put there."""
+        """The value of a variable, which the same line may have stored."""
         chain = Chain(root, name, line=self.line)
         line, value = self._put.get(name, (None, None))
         if line is None or line != self.line or root is Root.GLOBAL:
@@ -164,7 +163,7 @@ class Scan:
         return Result((chain, *chains_of(value))[:GIVEN])
 
     def _pushes(self, ins: dis.Instruction) -> bool:
-        """Run an instruction that uses nothing; False for others."""
+        """Interpret an instruction that only pushes; False for others."""
         name = ins.opname
         if name in _ROOTS:
             if _effect(ins) == 2:  # an empty place, where a function is to be called
@@ -186,7 +185,7 @@ class Scan:
         return True
 
     def _imports(self, ins: dis.Instruction) -> bool:
-        """Run an instruction of ``from module import name``."""
+        """Interpret an instruction of ``from module import name``."""
         if ins.opname == "IMPORT_FROM":
             self._stack.append(self._then(self._peek(1), False, ins.argval))
         elif ins.opname == "IMPORT_NAME":
@@ -199,7 +198,7 @@ class Scan:
         return True
 
     def _moves(self, ins: dis.Instruction) -> bool:
-        """Run an instruction that copies values on the stack or changes their order."""
+        """Interpret an instruction that copies or reorders stack values."""
         name = ins.opname
         if name in ("COPY", "DUP_TOP"):
             self._stack.append(self._peek(ins.arg or 1))
@@ -256,13 +255,13 @@ class Scan:
             self._stack.append(_COUNTED if counted else made)
 
     def _fill(self, values: list[object]) -> None:
-        """A display is filled: below lies the list, set or dict."""
+        """Interpret the filling of a list, set or dict display below on the stack."""
         made = made_of([self._peek(1), *values])
         if self._stack and made.chains:
             self._stack[-1] = made
 
     def _compared(self, name: str) -> Used:
-        """What ``a is b`` and ``a in b`` ask for."""
+        """The uses in ``a is b`` and ``a in b``."""
         one, other = self._peek(2), self._peek(1)
         if name == "IS_OP" and not _is_single(other):
             yield from used(one, Use.COMPARED)
@@ -271,7 +270,7 @@ class Scan:
             yield from used(one, Use.AMONG)
 
     def _match(self, ins: dis.Instruction) -> Used:
-        """A pattern: what it looks at stays where it is, but for a class pattern."""
+        """Interpret a pattern match, which keeps its subject on the stack."""
         if ins.opname == "MATCH_CLASS":
             held, kind, names = self._take(3)
             yield from used(held, Use.INSIDE)
@@ -297,7 +296,7 @@ class Scan:
         self._stack.append(None if found is None else found.then(False, ins.argval))
 
     def _call(self, ins: dis.Instruction) -> Used:
-        """What is called is named; its arguments may be used in any way."""
+        """Interpret a call: the callable is named, its arguments may be used in any way."""
         name = ins.opname
         places = 2 if name == "CALL_METHOD" else _PLACES
         ex = name == "CALL_FUNCTION_EX"
@@ -333,7 +332,7 @@ class Scan:
         self._stack.append(formats(held) if form else self._then(held, False, ins.argval))
 
     def _then(self, held: object, item: bool, key: object) -> object:
-        """One step further; what the same line has put there lies there.
+        """The chain with one more lookup; a value stored by the same line replaces it.
 
         A number that it has moved on there is read, as it was before, by who reads it now.
         """

@@ -1,4 +1,4 @@
-"""Objects that share one ``__dict__``, as singletons do: what one of them writes, all of them read.
+"""Objects that share one ``__dict__``, as Borg singletons do: a write to one is read from all.
 
 ``self.__dict__ = cls._shared_state`` in a constructor makes them.
 """
@@ -14,14 +14,14 @@ _DICT: Path = ((By.SLOT, "__dict__"),)
 
 
 class SharedDicts:
-    """The objects of each ``__dict__`` that one recording meets; names begin at the first."""
+    """The objects by shared ``__dict__`` in one recording; names begin at the first object."""
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[object, dict[int, object]]] = {}
-        """By the identity of a dict: the dict, and the objects by their identities."""
+        """By the identity of a dict: the dict, and its objects by their identities."""
 
     def first(self, owner: object) -> object:
-        """The object whose attributes those of ``owner`` are."""
+        """The first object with the ``__dict__`` of ``owner``."""
         attributes = own(owner)
         if type(attributes) is not dict:
             return owner
@@ -30,7 +30,7 @@ class SharedDicts:
         return next(iter(objects.values()))
 
     def names(self) -> Iterator[Name]:
-        """That they share it: each of several objects has the dict that it had."""
+        """Identity guards on shared dicts."""
         for attributes, objects in self._met.values():
             for owner in objects.values() if len(objects) > 1 else ():
                 text = f"the __dict__ of {type(owner).__name__}"
@@ -38,5 +38,5 @@ class SharedDicts:
                 yield Name(text, Same(owner), _DICT, False, *found, None, aspect=Aspect.IDENTITY)
 
     def clear(self) -> None:
-        """Hold no object of the user's."""
+        """Drop all references to user objects."""
         self._met.clear()

@@ -1,6 +1,6 @@
-"""The way along a chain, step by step, and what is looked at where it leads.
+"""Traversal of chains, lookup by lookup, with the values on the way logged.
 
-Nothing of the user's runs: where only code of his could say what follows, the way ends.
+No user code runs: where only user code could compute the next value, the traversal ends.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from .frames import IdentityAsked
 
 
 class Traversal:
-    """Follows chains step by step, during one recording.
+    """The traversal of chains during one recording.
 
     Args:
-        guarded: true for an object whose own attributes others watch.
+        guarded: true for an object whose own attributes another watch covers.
         given: the identities of containers among the arguments.
         moving: by identity, containers whose numbers are inputs of the program just now.
-        see: told of what may be a function that runs.
+        see: called with values that may be functions that run.
     """
 
     def __init__(
@@ -82,26 +82,26 @@ class Traversal:
         self.given, self.moving = given, moving
         self._classes: set[type] = set()
         self.led: dict[int, tuple[object, list[Source]]] = {}
-        """How a container was reached."""
+        """By identity, a container and the sources through which it was reached."""
         self.stores = 0
-        """How often something was stored: names may lead elsewhere since."""
+        """A count of stores: names may lead elsewhere after each."""
         self.cut: dict[tuple[CodeType, int], dict[object, tuple[Chain, Use]]] = {}
-        """By line, what it goes on to read of what code of the user's own gives."""
+        """By line, the rests of chains behind a value that user code returns."""
         self.asked: dict[tuple[CodeType, int], dict[object, tuple[ChainStep, ...]]] = {}
-        """By line, the ways that `operator.attrgetter` and its like follow in what is there."""
+        """By line, the lookups that `operator.attrgetter` and its like make."""
         self.meet: Callable[[object, SourceLine | None], None] = lambda value, where: None
-        """Told of each value that a chain leads to."""
+        """Called with each value at the end of a chain."""
         self.made = self.meet
-        """Told of each value that is nameless, and may be the step's own."""
+        """Called with each value without a name, which the step may have made."""
         self.frame: Any = None
         self.line = 0
         self.where: SourceLine | None = None
         self.touched: Touches = []
         self.put: object = ABSENT
-        """What a branch of the line puts where it stores: a constant, or None for what it makes."""
+        """The value that a branch of the line stores: a constant, or None for a computed one."""
 
     def stand(self, frame: FrameType, line: int = 0) -> None:
-        """What is looked at next, a line of ``frame`` reads: the one that runs, or this one."""
+        """Set the line of ``frame`` to which coming lookups belong, by default the running one."""
         code = frame.f_code
         self.line = line or frame.f_lineno or 0
         self.where = SourceLine(code.co_filename, self.line, code.co_name)
@@ -110,7 +110,7 @@ class Traversal:
     def follow(
         self, chain: Chain, use: Use, value: object, sources: list[Source], first: int = 0
     ) -> None:
-        """Follow a chain from its step number ``first`` on."""
+        """Follow a chain from its lookup number ``first`` on."""
         for number in range(first, len(chain.steps)):
             at = chain._replace(steps=chain.steps[:number])
             if node_of(value) is not None:
@@ -144,21 +144,21 @@ class Traversal:
         self._arrive(chain, use, value, sources)
 
     def _in_dict(self, value: object, found: Lookup) -> list[Source]:
-        """The ways through the dict of an object that the step has made: it may be another's."""
+        """The sources through the dict of the step's own object, which may be shared."""
         by, key = found.path[-1] if found.path else (None, None)
         if by is not By.OWN or found.owner is not value or self._access_log.is_outside(value):
             return []
         return [way.item(key) for way in self._ways(own(value), [])]
 
     def _method_of(self, at: Chain, value: object) -> None:
-        """A method of a library's, or of C, reads the object, or moves it on."""
+        """Log the reads of a method in C or of a library, which may advance an iterator."""
         if is_holder(value):
             self.inside(at, value)
         elif is_iterator(value) and self._access_log.was_there(value):
             self.add(str(at), value, Source(value, ()), Use.WHOLE)
 
     def _pass(self, at: Chain, use: Use, value: object, sources: list[Source]) -> list[Source]:
-        """Look at what lies on the way; gives the ways to it."""
+        """Log an intermediate value; gives its sources."""
         if id(value) in self.moving:  # what is no number in it counts one by one
             self._access_log.mark(value, 0)
             return [Source(value, ())]
@@ -174,7 +174,7 @@ class Traversal:
     def _each(
         self, chain: Chain, use: Use, value: object, sources: list[Source], number: int
     ) -> None:
-        """Go on from every item of a container, or from what a weak reference leads to."""
+        """Continue with every item of a container, or the referent of a weak reference."""
         if isinstance(chain.steps[number].key, Within):
             self._within(chain, use, value, number)
             return
@@ -196,13 +196,13 @@ class Traversal:
             self.follow(chain, use, item, [], number + 1)
 
     def _referent(self, reference: weakref.ref[Any]) -> object:
-        """What a weak reference leads to, which was there before the step where that was."""
+        """The referent of a weak reference, marked as old where the reference is."""
         if self._access_log.was_there(reference):
             self._access_log.mark(reference())
         return reference()
 
     def _step(self, step: ChainStep, value: object) -> Lookup | None:
-        """Where one step leads; None where code of the object's own says so."""
+        """The result of one lookup; None where user code computes it."""
         if step.key is MADE and isinstance(value, weakref.ref):
             return Lookup(self._referent(value))
         if step.key is MADE:  # an object of a class has what the class has
@@ -216,7 +216,7 @@ class Traversal:
             return None
 
     def _within(self, chain: Chain, use: Use, value: object, number: int) -> None:
-        """Go on from a value, or from what is in it, where an operator or a function gave it."""
+        """Continue with a value or its parts, where an operator or a function gave it."""
         step = chain.steps[number + 1] if number + 1 < len(chain.steps) else None
         by = chain.steps[number].key.by
         if step is None or step.item:
@@ -228,7 +228,7 @@ class Traversal:
                 self.follow(chain, use, one, self._ways(one, []), number + 1)
 
     def _cut(self, chain: Chain, use: Use, number: int) -> None:
-        """The line goes on with what code of the user's own returns."""
+        """Note the rest of a chain, to follow from the value that user code returns."""
         rest = Chain(Root.RETURNED, str(chain.steps[number].key), chain.steps[number + 1 :])
         if self.frame is not None and (rest.steps or use > Use.AMONG or use < Use.NAMED):
             found = self.cut.setdefault((self.frame.f_code, self.line), {})
@@ -237,7 +237,7 @@ class Traversal:
     def _stop(
         self, chain: Chain, use: Use, value: object, sources: list[Source], number: int
     ) -> None:
-        """Code of the object's own, or of C, gives what follows."""
+        """Handle a lookup that user code or C code computes."""
         at, key = chain._replace(steps=chain.steps[:number]), chain.steps[number].key
         if key is MADE or isinstance(key, SuperOf):
             return
@@ -295,13 +295,13 @@ class Traversal:
             found.update((steps, steps) for steps in ways)
 
     def ask(self, chain: Chain, value: object) -> None:
-        """Go on as `operator.attrgetter` does that the line calls."""
+        """Follow the lookups of an `operator.attrgetter` that the line calls."""
         for steps in self.asked.get((self.frame.f_code, self.line), {}).values():
             longer = Chain(chain.root, str(chain), (ChainStep(True, Within(None)), *steps))
             self.follow(longer, Use.WHOLE, value, [])
 
     def _class_of(self, chain: Chain, value: object) -> None:
-        """The class of a user's object, and its special methods: no name leads to them."""
+        """Log the class of a user's object, and its special methods, which have no names."""
         cls = type(value)
         plain = of_class(cls, "__class__") is vars(object)["__class__"]
         if plain and is_users(value) and not self._guarded(value):
@@ -311,7 +311,7 @@ class Traversal:
             self.add(text, found, source, Use.NAMED)
 
     def _ways(self, value: object, sources: list[Source]) -> list[Source]:
-        """To a container; what the step has made may hold one that was there before."""
+        """The sources of a container; the step's own object may alias an older one."""
         _, known = self.led.get(id(value), (value, []))
         outer = [source for source in sources if self._access_log.is_outside(source.owner)]
         if outer:  # the step may have put there what lies elsewhere, too
@@ -341,7 +341,7 @@ class Traversal:
                     self._contents(chain.then(True, key), Use.NAMED, item, below)
 
     def inside(self, chain: Chain | str, value: object, *, perhaps: bool = False) -> None:
-        """All attributes of an object. ``perhaps``: some of those that the step does not move."""
+        """Log all attributes of an object. ``perhaps``: where the step does not write them."""
         if isinstance(value, (torch.Tensor, torch.nn.Module, type)) or self._guarded(value):
             return
         attributes = step_of(value, "__dict__", item=False, guarded=self._guarded)
@@ -380,9 +380,9 @@ def _are_tensors(container: object) -> bool:
 
 
 def _may_be_put(put: object, value: object) -> bool:
-    """True where a store leaves no trace if it puts ``put`` where ``value`` lies.
+    """True where the stored ``put`` may equal the present ``value``.
 
-    `ABSENT` for what nobody knows, None for what the step makes.
+    `ABSENT` for an unknown value, None for a computed one.
     """
     if isinstance(put, Constant):
         return look(put.value) == look(value)
@@ -390,7 +390,7 @@ def _may_be_put(put: object, value: object) -> bool:
 
 
 def _refuse_identity(chain: Chain, use: Use, value: object) -> None:
-    """A number that moves is no object that ``is`` may ask for: the call is made again.
+    """Refuse an identity comparison of a symbolic number: the call runs again without.
 
     Raises:
         IdentityAsked: it is asked.
@@ -400,10 +400,10 @@ def _refuse_identity(chain: Chain, use: Use, value: object) -> None:
 
 
 def _is_ours(value: object) -> bool:
-    """True for a patch, and for a number that moves: that is an input, whatever it is."""
+    """True for a patch, and for a symbolic number, which is an input."""
     return node_of(value) is not None or is_ours(value)
 
 
 def _is_from_behind(value: object, step: ChainStep) -> bool:
-    """True for an item of a list that is counted from its end."""
+    """True for a negative index into a list."""
     return isinstance(value, (list, deque)) and type(step.key) is int and step.key < 0

@@ -1,4 +1,4 @@
-"""What may lie on the stack while a line runs: chains, constants, and what is made of them."""
+"""Abstract values on the stack of a line: chains, constants, and results made of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..chains.chains import (
 Used = Iterator[tuple[Chain, Use]]
 Stack = list[object]
 GIVEN = 8
-"""So many places are followed that one value may come from."""
+"""Limit of the chains that one value may come from."""
 _SETTERS = ("setattr", "delattr")
 
 _LOOKERS = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
@@ -33,19 +33,19 @@ _WHOLE = {
     "id": Use.COMPARED,
     "len": Use.ITEMS,
 }
-"""What functions of Python's, called by these names, read of their arguments."""
+"""The uses of their arguments by functions of Python's with these names."""
 _UNKNOWN = (None, Use.WHOLE)
 GLOBALS = Chain(Root.RETURNED, "globals()")
 
 
 class Getter(NamedTuple):
-    """What `operator.attrgetter` or its like gives, or ``"{0.beta}".format``."""
+    """An `operator.attrgetter` or its like, or ``"{0.beta}".format``."""
 
     names: tuple[str, ...]
-    """What it asks for; none where that is not known."""
+    """The attribute paths that it reads; empty where unknown."""
 
     def reads(self, given: list[Any]) -> Used:
-        """What a call with these reads, or what another function reads by it."""
+        """The reads of a call with these arguments."""
         for chain in (chain for value in given for chain in chains_of(value)):
             yield chain, Use.WHOLE if self.names else Use.INSIDE
             for name in self.names:
@@ -56,7 +56,7 @@ class Getter(NamedTuple):
 
 
 def joined(one: Stack, other: Stack) -> Stack:
-    """Where two ways meet; of one that is not known so deep, the other tells."""
+    """The join of two abstract stacks; the deeper one fills in below."""
     short, long = sorted((one, other), key=len)
     extra = len(long) - len(short)
     return [*long[:extra], *map(_either, short, long[extra:])]
@@ -71,20 +71,20 @@ def _either(one: object, other: object) -> object:
 
 
 def chains_of(value: Any) -> Iterable[Chain]:
-    """What a value may be."""
+    """The chains that a value may come from."""
     if isinstance(value, Chain):
         return (value,)
     return value.chains if isinstance(value, (Result, Iterated)) else ()
 
 
 def each_of(value: object) -> Result:
-    """An item of it; of a generator of the user's, what it yields."""
+    """An item of an iterable; of a user's generator, a value that it yields."""
     items = (chain.then(True, EACH) for chain in chains_of(value))
     return Result((Chain(Root.RETURNED, "next()"), *items))
 
 
 def used(value: Any, use: Use) -> Used:
-    """What is used of a value on the stack; of a result alone nothing is known."""
+    """The uses of a value on the stack; a bare result has none."""
     if isinstance(value, Chain):
         yield value, use
     elif isinstance(value, Result):
@@ -92,7 +92,7 @@ def used(value: Any, use: Use) -> Used:
 
 
 def stores_by_name(called: object, given: list[Any]) -> Used:
-    """``setattr(x, "name", value)`` stores what ``x.name = value`` does."""
+    """The store of ``setattr(x, "name", value)``, as of ``x.name = value``."""
     if len(given) < 2 or not isinstance(called, Chain) or not called.is_global(*_SETTERS):
         return
     held, key = given[:2]
@@ -104,7 +104,7 @@ def stores_by_name(called: object, given: list[Any]) -> Used:
 
 
 def _is_bare(chain: Chain, use: Use) -> bool:
-    """True for a result of which nothing is asked: what it may come from was looked at."""
+    """True for a result whose sources were logged already."""
     if chain.root is Root.RETURNED and not chain.steps:
         return use not in (Use.KEPT, Use.ITEMS, Use.WHOLE, Use.OPERAND)
     return bool(chain.steps) and chain.steps[-1].is_any
@@ -115,17 +115,17 @@ def is_plain_key(key: object) -> bool:
 
 
 def global_of(held: object, key: Any) -> Chain | None:
-    """The global that ``held[key]`` or ``held(key)`` is: ``globals()["x"]``, ``globals().get``."""
+    """The global that ``globals()["x"]`` or ``globals().get("x")`` reads."""
     known = isinstance(key, Constant) and type(key.value) is str
     asked = held in (GLOBALS, GLOBALS.then(False, "get"))
     return Chain(Root.GLOBAL, key.value) if known and asked else None
 
 
 def looks_inside(called: object, given: list[Any], own: tuple[Any, Any]) -> tuple[object, Use]:
-    """``getattr(x, "name")`` reads what ``x.name`` does, ``asdict(x)`` everything.
+    """The reads of a builtin: ``getattr(x, "name")`` as of ``x.name``, ``asdict(x)`` of all.
 
     Args:
-        own: what ``super()`` goes by.
+        own: the class and the first argument that ``super()`` uses.
     """
     if not isinstance(called, Chain):
         return _UNKNOWN
@@ -156,13 +156,13 @@ def _looked_up(name: str, given: list[Any]) -> tuple[object, Use]:
 
 
 def _or_default(found: Chain | Result, given: list[Any]) -> Chain | Result:
-    """What ``getattr(x, name, default)`` gives: without the attribute, it is the default."""
+    """The result of ``getattr(x, name, default)``: the attribute or the default."""
     others = tuple(chain for value in given[2:] for chain in chains_of(value))
     return Result((*chains_of(found), *others)[:GIVEN]) if others else found
 
 
 def getter(called: object, given: list[Any]) -> Getter | None:
-    """What a call makes that asks for attributes by names; items are looked at anyway."""
+    """The `Getter` that a call makes; None for other calls."""
     if not isinstance(called, Chain):
         return None
     name = called.steps[-1].key if called.steps else called.name
@@ -174,7 +174,7 @@ def getter(called: object, given: list[Any]) -> Getter | None:
 
 
 def formats(text: Any) -> Getter:
-    """``"{0.beta}".format``: it asks for the attributes that the text names."""
+    """The `Getter` of a format string."""
     try:
         fields = [field or "" for _, field, _, _ in string.Formatter().parse(text.value)]
     except (TypeError, ValueError):
@@ -189,7 +189,7 @@ def super_of(kind: object, held: object) -> Chain | None:
 
 
 def result_of(called: object, given: list[object]) -> Result:
-    """What a call of these gives."""
+    """The result of a call."""
     chains = [Chain(Root.RETURNED, "")]
     by = called if isinstance(called, Chain) else None
     if by is not None:
@@ -200,6 +200,6 @@ def result_of(called: object, given: list[object]) -> Result:
 
 
 def made_of(values: list[Any], by: Chain | None = None) -> Result:
-    """What an operator, a display or a function of C makes of these: it may be one, or hold one."""
+    """The result of an operator, a display or a C function: an operand, or made of them."""
     chains = [chain.then(True, Within(by)) for value in values for chain in chains_of(value)]
     return Result(tuple(dict.fromkeys(chains))[:GIVEN])

@@ -1,4 +1,4 @@
-"""What a step leaves in Python's objects, so that replays leave the same.
+"""A step's side effects on Python objects, which replays repeat.
 
 Touches: attributes, containers, gradients.
 Never: a guess about an object that it cannot take apart.

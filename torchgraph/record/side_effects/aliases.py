@@ -1,6 +1,6 @@
-"""What a step puts into another place as well, or returns: ``self.last = cfg.steps``.
+"""Aliases: objects that a step stores in a second place or returns: ``self.last = cfg.steps``.
 
-A replay leaves it there: that it is the very object of the first place is a guard.
+A replay leaves them there: the identity of the object at its first place is a guard.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .written import holder_at
 
 
 class Aliases:
-    """What one recording puts into another place as well, or returns."""
+    """The objects that one step stores in a second place, or returns."""
 
     def __init__(self) -> None:
         self._held: dict[int, object] = {}
         self._named: dict[object, tuple[object, Name]] = {}
 
     def hold(self, value: object) -> None:
-        """It is put somewhere."""
+        """Note that the step stores ``value`` in another place."""
         if is_container(value) or is_told_apart(value):
             self._held[id(value)] = value
 
     def hold_left(self, touched: Sequence[Touched], returned: object, old: KeysView[int]) -> None:
-        """So is all of ``old`` that is in what the step returns or leaves anywhere."""
+        """Note all of ``old`` inside what the step returns or leaves anywhere."""
         self._hold_in(returned, old)
         for one in touched:
             if one.name.moved:
@@ -53,7 +53,7 @@ class Aliases:
         self._held.update((key, found[key]) for key in old & found.keys())
 
     def _hold_twice(self, touched: Sequence[Touched], old: KeysView[int]) -> None:
-        """What lies at two places that the step reads or writes: a replay moves neither."""
+        """Note the objects at two places that the step reads or writes: a replay moves neither."""
         places: dict[int, set[object]] = defaultdict(set)
         for one in touched:
             owner, path = one.name.owner(), one.name.path
@@ -65,11 +65,11 @@ class Aliases:
                     self._held[id(value)] = value
 
     def holds(self, value: object) -> bool:
-        """True for such an object."""
+        """True for an aliased object."""
         return id(value) in self._held
 
     def add(self, text: str, value: object, source: Source, where: SourceLine | None) -> None:
-        """A container that lies there, of which nothing else may be read, is put somewhere."""
+        """Note an aliased container of which nothing else may be read, with its source."""
         owner, path = source
         kept = owner if isinstance(owner, Cell) or is_container(owner) else Same(owner)
         name = Name(text, lambda: None, path, False, Same(value), shown(value), where)
@@ -79,7 +79,7 @@ class Aliases:
     def named(
         self, functions: Sequence[FunctionType], was_before: Callable[[object], bool]
     ) -> Iterator[Touched]:
-        """Those that have to be there again, unless the step has put another one there."""
+        """Identity guards of the aliases, but for places that the step reassigns."""
         for kept, name in self._named.values():
             owner = kept() if isinstance(kept, Same) else kept
             for one in owner.within(functions) if isinstance(owner, Cell) else [owner]:
@@ -88,7 +88,7 @@ class Aliases:
                     yield Touched(replace(name, owner=Same(one)), True, None, True)
 
     def inside(self, one: Touched, old: KeysView[int]) -> Iterator[Touched]:
-        """The same of what is read or written under a name, and was there before the step."""
+        """Identity guards of aliased containers inside a touched place."""
         kept = old & self._held.keys() & set(one.within.values())
         now = containers_within(follow(one.name.owner(), one.name.path)) if kept else {}
         for keys, found in now.items():

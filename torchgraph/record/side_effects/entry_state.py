@@ -1,4 +1,4 @@
-"""Places in which values are kept between calls, and what has to lie there when one begins."""
+"""Places that keep values between calls, and guards on their state at the entry of a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRAD: Any = torch.Tensor.grad  # a C property
 
 @dataclass(frozen=True)
 class Item:
-    """An entry of a dict or list, or what a closure's variable holds."""
+    """A key of a dict or list, or the cell of a closure variable."""
 
     name: str
     holder: Any
@@ -34,7 +34,7 @@ class Item:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
+        """A hash key, equal for equal places."""
         return (id(self.holder), self.item)
 
     @property
@@ -42,20 +42,20 @@ class Item:
         return CONTENT if isinstance(self.holder, types.CellType) else ((By.ITEM, self.item),)
 
     def read(self) -> object:
-        """What is there now; `ABSENT` when nothing is."""
+        """The present value; `ABSENT` for none."""
         return follow(self.holder, self._path)
 
     def write(self, value: object, call: Call | None = None) -> None:
-        """Put ``value`` there."""
+        """Store ``value``."""
         put(self.holder, self._path, value)
 
 
 class Keyed:
-    """A dataclass that is compared by its fields: what is the user's by which object it is."""
+    """A dataclass compared by its fields, user objects by identity."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
+        """A hash key, equal for equal instances."""
         own: Any = self
         held = (getattr(self, one.name) for one in fields(own) if one.compare)
         return (type(self).__name__, *map(_key_of, held))
@@ -73,12 +73,12 @@ def _key_of(value: Any) -> object:
 
 @dataclass(frozen=True)
 class Appended(Keyed):
-    """The end of a list."""
+    """The end of a list, where the step appends."""
 
     name: str = field(compare=False)
     holder: Any
     number: int
-    """How many the step appends before this one."""
+    """The number of earlier appends in the step."""
 
     def write(self, value: object, call: Call) -> None:
         """Append ``value``."""
@@ -87,12 +87,12 @@ class Appended(Keyed):
 
 @dataclass(frozen=True)
 class MovedToEnd(Keyed):
-    """The last places of a dict, in its order."""
+    """The order of a dict whose keys the step moves to the end."""
 
     holder: dict[object, object]
 
     def write(self, value: Any, call: Call) -> None:
-        """Put these keys there: the step took them out and put them in again."""
+        """Move these keys to the end, as the step that popped and set them."""
         for key in value:
             if key in self.holder:
                 self.holder[key] = self.holder.pop(key)
@@ -100,25 +100,25 @@ class MovedToEnd(Keyed):
 
 @dataclass(frozen=True)
 class ValueAtEntry:
-    """What a place must hold when the step begins, but for the tensors in it."""
+    """A guard on the value of a place at entry, its tensors excepted."""
 
     place: Item
     found: object
-    """What was there, as `described` tells it."""
+    """The `described` value at the recording."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for equal ones."""
+        """A hash key, equal for equal guards."""
         return (*self.place.key, self.found)
 
     def fits(self) -> bool:
-        """True when there is the like of what was there."""
+        """True when the present value has the same description."""
         return described(self.place.read()) == self.found
 
 
 @dataclass(frozen=True)
 class Named(Keyed):
-    """What lies under a name, as a place, and as the container of a leaf."""
+    """The value under a name, as a destination and as the root of a leaf."""
 
     name: Name
 
@@ -126,7 +126,7 @@ class Named(Keyed):
         return follow(self.name.owner(), self.name.path)
 
     def write(self, value: object, call: Call) -> None:
-        """Put ``value`` there; `ABSENT` takes it away."""
+        """Store ``value``; `ABSENT` deletes the place."""
         owner = self.name.owner()
         if owner is not None:
             put(owner, self.name.path, value)
@@ -134,40 +134,40 @@ class Named(Keyed):
 
 @dataclass(frozen=True)
 class Bounded(Keyed):
-    """A deque that drops as many as it did then, when as many are appended."""
+    """A guard on a full deque: as many appends drop as many items."""
 
     holder: deque[object]
     appended: int
     dropped: int
 
     def fits(self) -> bool:
-        """True when it does."""
+        """True when the same number of items is dropped."""
         length, most = len(self.holder) + self.appended, self.holder.maxlen
         return most is not None and max(length - most, 0) == self.dropped
 
 
 @dataclass(frozen=True)
 class Filled(Keyed):
-    """A list of which places are written, counted from either end."""
+    """A guard on a list's length and on which of its items are one tensor."""
 
     holder: Any
     places: tuple[int, ...]
-    """What `first_places` gives: what is moved to where the same tensor lay seems to stay."""
+    """The `first_places` of the list, which a moved tensor would change."""
 
     def fits(self) -> bool:
-        """True when it is as long, and the same tensors lie twice in it."""
+        """True when length and repeated tensors are the same."""
         return first_places(self.holder) == self.places
 
 
 @dataclass(frozen=True)
 class HaveGradients(Keyed):
-    """Parameters that all had a gradient when the step began, or none of which had one."""
+    """A guard that parameters all have a gradient at entry, or that none has one."""
 
     parameters: tuple[torch.Tensor, ...]
     present: bool
 
     def fits(self) -> bool:
-        """True when it is so now."""
+        """True when this holds now."""
         for parameter in self.parameters:  # a generator takes twice as long
             if (gradient_of(parameter) is not None) is not self.present:
                 return False
@@ -176,7 +176,7 @@ class HaveGradients(Keyed):
 
 @dataclass(frozen=True)
 class TensorAt(Keyed):
-    """The n-th tensor of what lies at a place, as the container of a leaf."""
+    """The n-th tensor inside the value of a place, as the root of a leaf."""
 
     place: Item
     position: int
@@ -187,7 +187,7 @@ class TensorAt(Keyed):
 
 @dataclass(frozen=True)
 class Rebound(Keyed):
-    """The plain tensor under a name, as the container of a leaf."""
+    """The plain tensor under a name, as the root of a leaf."""
 
     name: Name
 
@@ -198,7 +198,7 @@ class Rebound(Keyed):
 
 @dataclass(frozen=True)
 class Pinned(Keyed):
-    """A tensor that has to be this one, as the container of a leaf."""
+    """A tensor guarded by identity, as the root of a leaf."""
 
     tensor: torch.Tensor
 
@@ -208,16 +208,16 @@ class Pinned(Keyed):
 
 @dataclass(frozen=True)
 class Pair(Keyed):
-    """Two places that held one tensor, or two; a number stands for an argument of the call."""
+    """A guard that two places alias one tensor, or do not; an int is an argument of the call."""
 
     one: TensorAt | Named
     other: int | TensorAt | Named | Rebound | Pinned
     together: bool = True
     identical: bool = False
-    """Which object it is counts, as the step asks by ``is``; else where it lies in memory."""
+    """True to compare by object identity, as the step's ``is`` does; else by memory."""
 
     def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
-        """True when they do so now."""
+        """True when this holds now."""
         other = self.other
         try:
             one: Any = self.one["value"]
@@ -232,30 +232,30 @@ class Pair(Keyed):
 
 @dataclass(frozen=True)
 class Shares(Keyed):
-    """A gradient that lay in the memory of another input, which may be another gradient."""
+    """A guard on a gradient that aliases the memory of another input or gradient."""
 
     parameter: torch.Tensor
     other: int | Leaf
-    """A number stands for an argument of the call."""
+    """An int is an argument of the call."""
     found: object
-    """Where in that memory it lay, as `_lies_in` tells it."""
+    """Its offset and layout in that memory, as `_lies_in` gives them."""
 
     @classmethod
     def of(cls, parameter: torch.Tensor, gradient: torch.Tensor, other: Leaf) -> Shares:
-        """How they share memory now."""
+        """The guard from the present aliasing."""
         found = _lies_in(gradient, other.value)
         given = isinstance(other.root, list) and other.role is Role.INPUT
         return cls(parameter, other.path[0] if given else replace(other, value=None), found)
 
     def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
-        """True when it lies there now."""
+        """True when the gradient has that place in memory now."""
         gradient, held = gradient_of(self.parameter), self.other
         other = arguments[held] if isinstance(held, int) else held.now()
         return gradient is not None and _lies_in(gradient, other) == self.found
 
 
 def _lies_in(tensor: torch.Tensor, other: object) -> object:
-    """Where in the memory of another one, and how; None where it does not."""
+    """The offset and layout inside the memory of another tensor; None where disjoint."""
     if not isinstance(other, torch.Tensor) or not (has_strides(tensor) and has_strides(other)):
         return None
     if storage_id(tensor) != storage_id(other):
@@ -265,7 +265,7 @@ def _lies_in(tensor: torch.Tensor, other: object) -> object:
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Its ``.grad``; torch warns of asking where that is never filled."""
+    """The ``.grad`` of a tensor, without torch's warning for one never filled."""
     found: torch.Tensor | None = None
     if tensor.is_leaf or tensor.retains_grad:
         found = GRAD.__get__(tensor)
@@ -278,7 +278,7 @@ def is_plain_tensor(value: object) -> bool:
 
 
 def first_places(items: Iterable[object]) -> tuple[int, ...]:
-    """For each item the first place where the same tensor lies."""
+    """By item, the index of the first item that is the same tensor."""
     first: dict[int, int] = {}
     return tuple(
         first.setdefault(id(item), place) if isinstance(item, torch.Tensor) else place
@@ -287,7 +287,7 @@ def first_places(items: Iterable[object]) -> tuple[int, ...]:
 
 
 def tensors_inside(value: object) -> list[torch.Tensor]:
-    """Those in an object, in the order of its parts."""
+    """The tensors in an object, in the order of its parts."""
     if isinstance(value, torch.Tensor):
         return [value]
     if is_plain_throughout(value):
@@ -296,7 +296,7 @@ def tensors_inside(value: object) -> list[torch.Tensor]:
 
 
 def hidden_in(value: object) -> str:
-    """What in an object may hide tensors, a function that holds one say; empty for nothing."""
+    """The description of an object that may hide tensors, such as a function; else empty."""
     try:
         check(value, "")
     except Unfit as unfit:
@@ -305,7 +305,7 @@ def hidden_in(value: object) -> str:
 
 
 def described(value: object) -> object:
-    """All of a value but its tensors; the object itself where that cannot be told."""
+    """A value without its tensors; the object itself where that cannot be described."""
     try:
         return key_of(value, [], {})
     except Unfit:
@@ -313,7 +313,7 @@ def described(value: object) -> object:
 
 
 def where(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Equal for a tensor and what ``detach()`` makes of it."""
+    """A key that is equal for a tensor and its ``detach()``."""
     if not has_strides(tensor):
         return (id(tensor),)
     place = storage_id(tensor), tensor.storage_offset()

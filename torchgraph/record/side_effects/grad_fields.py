@@ -1,4 +1,4 @@
-"""Gradients that a step finds in ``.grad``, and those that it leaves there."""
+"""The ``.grad`` fields that a step reads at entry and leaves at exit."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _HasGradients = torch.optim.Optimizer | nn.Module
 
 
 class GradFields:
-    """The gradients that one step finds and leaves.
+    """The ``.grad`` fields at the entry and exit of one step.
 
     Parameters are all leaves of autograd that the step knows.
 
     Args:
-        meet: told of a tensor whose gradient is about to be replaced: nobody may know it yet.
+        meet: called with a tensor whose gradient is about to be replaced, and which may be new.
     """
 
     def __init__(self, meet: Callable[[torch.Tensor], None]) -> None:
         self._meet = meet
         self._parameters: dict[int, Leaf] = {}
         self._trained: set[int] = set()
-        """Parameters that required a gradient as they were met."""
+        """The parameters that required a gradient when added."""
         self._found: dict[int, torch.Tensor | None] = {}
-        """By the id of the parameter, the gradient that was there."""
+        """The gradient at entry, by the id of the parameter."""
         self._cleared: set[int] = set()
-        """Parameters whose gradient was dropped before anything read it."""
+        """The parameters whose gradient was dropped unread."""
         self._read: dict[int, Leaf] = {}
         self._asked: set[int] = set()
-        """Tensors of whose gradient the user's code or a library has asked, but to drop it."""
+        """The tensors whose gradient user or library code has read, other than to drop it."""
 
     def add(self, leaf: Leaf) -> None:
-        """A tensor of the step, before the step touches its gradient."""
+        """Register a tensor of the step, before the step touches its gradient."""
         tensor = leaf.value
         if tensor.is_leaf and id(tensor) not in self._parameters:
             self._parameters[id(tensor)] = leaf
@@ -54,7 +54,7 @@ class GradFields:
                 self._trained.add(id(tensor))
 
     def input(self, tensor: torch.Tensor) -> Leaf | None:
-        """A leaf for memory that nobody knew, where it is a gradient that was there."""
+        """A leaf for unknown memory that is a gradient from before the step."""
         for key, gradient in self._found.items():
             if gradient is None or not has_strides(gradient) or key in self._read:
                 continue
@@ -68,7 +68,7 @@ class GradFields:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Notice what is dropped unread, as by ``zero_grad``: no step depends on it."""
+        """Detect gradients dropped unread, as by ``zero_grad``: no step depends on them."""
         here, grad = threading.get_ident(), GRAD
         dropping: list[_HasGradients] = []
 
@@ -134,7 +134,7 @@ class GradFields:
         return left
 
     def why(self, before: set[int]) -> str:
-        """Why no program can leave them; empty when one can.
+        """The reason that no program can leave these gradients; empty when one can.
 
         Args:
             before: the storages of what was there before the step.
@@ -147,7 +147,7 @@ class GradFields:
         return f"{found} lies in the memory of another tensor after the step" if found else ""
 
     def _shared(self, states: set[int]) -> str:
-        """The first gradient that is left in memory of a state, or of another one."""
+        """The first gradient that aliases the memory of a state, or of another gradient."""
         parts: dict[int, list[tuple[int, int]]] = {}
         for key, leaf in self._parameters.items():
             now = gradient_of(leaf.value)
@@ -161,7 +161,7 @@ class GradFields:
         return ""
 
     def together(self, known: Sequence[Leaf]) -> Iterator[Shares]:
-        """Gradients that were there, in the memory of others of these inputs."""
+        """Guards on entry gradients that alias the memory of others of these inputs."""
         first: dict[int, Leaf] = {}
         for leaf in known:
             if isinstance(leaf.value, torch.Tensor) and has_strides(leaf.value):
@@ -173,7 +173,7 @@ class GradFields:
                     yield Shares.of(self._parameters[key].value, gradient, other)
 
     def entry(self) -> Iterator[HaveGradients]:
-        """Which parameters had a gradient, and which had none, where that may count."""
+        """Guards on which parameters had a gradient at entry."""
         for present in (False, True):
             found = (
                 leaf.value

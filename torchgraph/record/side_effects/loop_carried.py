@@ -1,8 +1,8 @@
-"""What a step leaves under the names that it reads and moves: the next call goes by that.
+"""Loop-carried Python values, which a step reads and writes: the next call depends on them.
 
-A program stands for what the step does from one state of Python's objects. So that state is
-guarded, and what the step makes of it is written again after each replay: a flag that it clears,
-a sign that it turns, a list that it rotates.
+A program is valid for one state of Python's objects. So that state is guarded, and the new one is
+written after each replay: a flag that the step clears, a sign that it flips, a list that it
+rotates.
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ from .written import (
 
 @dataclass(frozen=True)
 class Stray:
-    """A name under which tensors lie that no scan of the step has found."""
+    """A name that leads to tensors which no scan of the step has found."""
 
     name: Name
     inside: bool
-    """They are in the container that it leads to."""
+    """True where they are in the container under the name."""
     read: bool
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Which place it is."""
+        """A hash key of the place."""
         return (*self.name.key, self.inside)
 
     @property
     def change(self) -> Change:
-        """The change of it, which no program writes."""
+        """The change of the place, which no program writes."""
         return _change_at(self.name)
 
     def container(self) -> tuple[str, object] | None:
-        """(name, container), as in `Step.containers`; None where there is none now."""
+        """(name, container), as in `Step.containers`; None where it is gone."""
         name, owner = self.name, self.name.owner()
         if owner is None:
             return None
@@ -94,24 +94,25 @@ class Stray:
 
 
 class Moving(NamedTuple):
-    """The numbers that are inputs of the program, and outputs."""
+    """The Python numbers that are inputs and outputs of the program."""
 
     places: Mapping[tuple[int, object], Leaf]
-    """Where the user's lines move them."""
+    """The user's numbers, by place."""
     written: Collection[tuple[int, object]]
-    """Places of optimizers that the program gives another value."""
+    """The places of optimizers' numbers that the program assigns."""
     output: Callable[[str, object], object]
-    """Makes a number a result of the program."""
+    """Makes a number an output of the program."""
 
 
 class LoopCarried:
-    """What one step leaves under the names that it reads and moves.
+    """The loop-carried values of one step: guards on them, and assignments after each replay.
 
     Args:
-        carried: what is seen to elsewhere.
+        stored_tensors: the containers with tensors, whose places it leaves to them.
         arguments: the tensors of the call.
-        trees: to make again what it leaves.
-        adopts: strays are, from the next call on.
+        trees: takes apart the objects that the step leaves.
+        moving: the numbers that are inputs and outputs of the program.
+        adopts: True where the next call scans the strays.
     """
 
     def __init__(
@@ -131,23 +132,23 @@ class LoopCarried:
         self._places: set[tuple[int, object]] = set()
         touched = [one for one in met.touched if one.identified and one.name.path]
         self._identified = {place_key(one.name) for one in touched}
-        """Places of numbers of which the step asks which object they are."""
+        """The places of numbers that the step compares by identity."""
         numbers = [leaf for leaf in moving.places.values() if is_number(leaf.fqn)]
         self.names = [*map(_kind_of, numbers), *_objects(watch)]
-        """To be found again by later calls, and those that show why no two calls are alike."""
+        """Guards for later calls, and names that show why no two calls are alike."""
         self.assigned: dict[object, Assigned] = {}
-        """By place."""
+        """The assignments after each replay, by place."""
         self.strays: list[Stray] = []
         self.numbers: list[NumberPlace] = []
-        """Places in which the step moves a number, that it may go by: from the next call on,
-        inputs."""
+        """Places in which the step changes a number that it may read: inputs from
+        the next call on."""
         self.repeated: dict[object, tuple[Assigned, Change]] = {}
-        """By place, what nothing reads: written again where two calls do it alike."""
+        """By place, write-only changes: replays repeat them where two calls agree."""
         self.changes: list[Change] = []
-        """Those that were read are written again, others no program writes."""
+        """The changes that no replay writes."""
         self.refused: NoProgram | None = None
         self.together: list[Pair] = []
-        """Names that led to an argument of the call: they have to in the next one."""
+        """Guards on names that alias an argument of the call."""
         for owner, change, value in watch.stores():  # before what is counted is no read any more
             if (id(own(owner)), change.name) not in moving.places:
                 self._repeat(Named(_name_of(owner, change, value)), value, change)
@@ -168,7 +169,7 @@ class LoopCarried:
             self.strays, self.refused = [], None
 
     def _slot(self, value: Any) -> object:
-        """Where a number comes from that the step has computed. Raises Unfit for a tensor."""
+        """The program's output for a number that the step computed. Raises Unfit for a tensor."""
         if isinstance(value, torch.Tensor):
             raise Unfit("holds a tensor")
         return self._output("number", value)
@@ -180,7 +181,7 @@ class LoopCarried:
         self.repeated[place.key] = Assigned(place, constant(value)), change
 
     def _keep_together(self) -> None:
-        """A tensor that comes as an argument under one name, and is under another one too."""
+        """Guard that an argument's tensor under a second name stays an alias."""
         named = [name for name in self.names if name.path and isinstance(name.found, Same)]
         guarded = {name.found: name for name in named if name.guarded}
         for name in named:
@@ -189,7 +190,7 @@ class LoopCarried:
                 self.together.append(Pair(Named(name), Named(other)))
 
     def _sees_to(self, holder: object, key: object) -> bool:
-        """True where what lies in ``holder`` under ``key`` is written again."""
+        """True where replays write the value in ``holder`` under ``key``."""
         written = {(id(holder), key), (id(holder), Refilled)}
         return (id(holder), key) in self._moving or not written.isdisjoint(self._places)
 
@@ -217,20 +218,20 @@ class LoopCarried:
         self.changes.append(change)
 
     def _find(self, name: Name, before: object, now: object) -> None:
-        """A place in which a number moves is an input from the next call on."""
+        """Make a place whose number changes an input from the next call on."""
         moves = is_plain_number(before) and is_plain_number(bare(now))
         if moves and not self._stays_plain(name):
             self.numbers.append(NumberPlace(name))
 
     def _stays_plain(self, name: Name) -> bool:
-        """True for a place in which Python's own number has to lie, whether or not it moves."""
+        """True for a place that must hold a plain number, even a varying one."""
         if isinstance(place_of(name.owner(), name.path)[0], tuple):
             return True
         logs = is_logger(follow(name.owner(), name.path[:-1]))
         return logs or place_key(name) in self._identified
 
     def _find_in(self, name: Name, container: object, before: Any) -> None:
-        """The same of numbers in a container of which nothing else has moved."""
+        """Make numbers in a container inputs, where nothing else in it has changed."""
         for (key, item), was in zip(keyed(container), before[-1], strict=True):
             path = (*name.path, (By.ITEM, key))
             inner = replace(name, shown=f"{name.shown}[{key!r}]", path=path, deep=True)
@@ -267,7 +268,7 @@ class LoopCarried:
             self._plain(one, value)
 
     def _fill_anew(self, one: Touched, value: object) -> None:
-        """A container of what moves and what does not; a number that has come to move is found."""
+        """Handle a container of which some values vary; varying numbers become inputs."""
         self.names.append(replace(one.name, found=Never()))
         if one.container is value and _same_but_for_numbers(value, one.name.found):
             self._find_in(one.name, value, one.name.found)
@@ -284,7 +285,7 @@ class LoopCarried:
         self.names += found or [replace(name, guarded=guarded)]
 
     def _unread(self, one: Touched, value: object) -> None:
-        """What both recordings do alike is done again; the rest no program writes."""
+        """Replay write-only changes that repeat; no program writes the rest."""
         name = one.name
         repeated = repetition(one, value, self._trees, self._slot)
         if repeated is not None:
@@ -299,7 +300,7 @@ class LoopCarried:
             self.changes.append(_change_at(name))
 
     def _tensors(self, one: Touched, value: object) -> None:
-        """What a program returns is put there by `Carried`."""
+        """Handle a place with tensors, which `StoredTensors` assigns."""
         name, inside = one.name, one.container is value
         if hidden := _hides(one, value):
             self.refused = NoProgram(f"{name.shown} {hidden}", where=name.where)
@@ -348,7 +349,7 @@ class LoopCarried:
         self._see_to(one, value)
 
     def _made(self, one: Touched, value: object) -> object:
-        """What the step leaves there, as each call makes it."""
+        """The tree of the value that the step leaves there."""
         if value is ABSENT or (one.same_object and not is_container(value)):
             return constant(value)
         try:
@@ -376,7 +377,7 @@ def _name_of(owner: object, change: Change, value: object) -> Name:
 
 
 def _asked(met: Met, watch: AttributeWatch, arguments: Sequence[torch.Tensor]) -> Iterator[Pair]:
-    """What the step asks by ``is`` of tensors that may be others in the next call."""
+    """Identity guards of tensors that the step compares by ``is``."""
     found: list[tuple[Named | TensorAt, object]] = [
         (Named(one.name), one.name.found())
         for one in met.touched
@@ -394,7 +395,7 @@ def _asked(met: Met, watch: AttributeWatch, arguments: Sequence[torch.Tensor]) -
 
 
 def _plain_number(found: object) -> object:
-    """The number of a `look`; None for all else."""
+    """The number of a `look`; None for others."""
     if not (isinstance(found, tuple) and len(found) == 2):
         return None
     kind, value = found
@@ -402,7 +403,7 @@ def _plain_number(found: object) -> object:
 
 
 def _kind_of(leaf: Leaf) -> Name:
-    """The name of a number that moves: the next one is of its type."""
+    """The guard on the type of a symbolic number."""
     kind = type(leaf.value)
     name: Name = leaf.root.name
     return replace(
@@ -411,7 +412,7 @@ def _kind_of(leaf: Leaf) -> Name:
 
 
 def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
-    """With containers that the step reads and moves as wholes: each is guarded and written once.
+    """Merge places into the containers that the step reads and changes as wholes.
 
     An item of a tuple cannot be written, and one of a list that is another now is of that one.
     """
@@ -436,7 +437,7 @@ def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
 
 
 def _was_in(value: object, found: object) -> bool:
-    """True for an object that lay in the container before: names lead to what is in it."""
+    """True for an object that was in the container before, where names lead to its content."""
     if isinstance(found, tuple):
         return any(_was_in(value, one) for one in found)
     return isinstance(found, Same) and found() is value
@@ -445,7 +446,7 @@ def _was_in(value: object, found: object) -> bool:
 def _replaced_around(
     one: Touched, wholes: Mapping[tuple[int, Path], Touched]
 ) -> tuple[int, Path] | None:
-    """Where a container lay that another one has taken the place of; None for none."""
+    """The place of a container that another container has replaced; None for none."""
     owner, path = one.name.owner(), one.name.path
     for length in range(1, len(path)):
         value, place = follow(owner, path[:length]), (id(owner), path[:length])
@@ -458,7 +459,7 @@ def _replaced_around(
 
 
 def _is_rearranged(one: Touched, now: object) -> bool:
-    """True where another container has come, or what it holds lies at other places of it."""
+    """True where the container is another one, or its items have moved."""
     if not one.name.moved or one.container is not now:
         return one.name.moved
     if isinstance(now, deque) and now.maxlen is not None:
@@ -470,23 +471,23 @@ def _is_rearranged(one: Touched, now: object) -> bool:
 
 
 def _of_object(name: Name, value: object) -> Name:
-    """The name, which has to lead to this very object again."""
+    """The identity guard of a name."""
     return replace(name, found=Same(value), moved=False, aspect=Aspect.IDENTITY)
 
 
 def _objects(watch: AttributeWatch) -> Iterator[Name]:
-    """The names of attributes that were given the very object that they had."""
+    """Identity guards of attributes that were assigned the object that they held."""
     for path, owner, name, value in watch.objects():
         yield _of_object(attribute(owner, name, value, f"{path}.{name}"), value)
 
 
 def _the_same(one: Touched) -> Name:
-    """The name of a container that the step fills: it has to be that one again."""
+    """The identity guard of a container that the step fills."""
     return _of_object(one.name, one.container)
 
 
 def _hides(one: Touched, value: object) -> str:
-    """What hides tensors in an object that the step has made and put there; empty for nothing."""
+    """Why a new object of the step may hide tensors; empty where it cannot."""
     old = one.same_object or one.container is value or type(one.name.found) is Never
     return "" if old else hidden_in(value)
 
@@ -496,7 +497,7 @@ def _was_tensor(one: Touched) -> bool:
 
 
 def _ways(name: Name, stored_tensors: StoredTensors) -> Iterator[Name]:
-    """The containers on the way to a place that a program writes: they have to be those again."""
+    """Identity guards of the containers on the path to a place that a program writes."""
     owner = name.owner()
     for length in range(1, len(name.path)):
         value, path = follow(owner, name.path[:length]), name.path[:length]
@@ -516,6 +517,6 @@ def _is_stored(one: Touched, value: object, stored_tensors: StoredTensors) -> bo
 
 
 def _same_but_for_numbers(container: object, found: object) -> bool:
-    """True where it holds what it held under the same keys; a set and an array have none."""
+    """True where all but numbers is unchanged; False for sets and arrays."""
     keyed = is_container(container) and not isinstance(container, (set, frozenset))
     return keyed and by_kind(look(container)) == by_kind(found)

@@ -1,4 +1,4 @@
-"""How a container was moved: what is new in it, what lies at another place."""
+"""Differences between two states of a container: new items, and items at other positions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...guards.names import CONTENT, follow
 from ...live.discovery import Entries
 
 MANY = 64
-"""A container with more is data: only what is moved in it is looked at."""
+"""Containers with more items are data: only their changed items are looked at."""
 
 
 def items_of(container: Any) -> dict[object, object]:
-    """What lies in a dict, a list, a closure's variable or some places of a dict, by key."""
+    """The items of a dict, a list, a closure cell or some keys of a dict, by key."""
     if isinstance(container, Entries):
         held = container.values
         return {name: held[name] for name in container.names if name in held}
@@ -28,7 +28,7 @@ def items_of(container: Any) -> dict[object, object]:
 
 
 def keys_moved(was: dict[object, object], held: dict[object, object]) -> list[object]:
-    """Under which something else lies than before, or nothing any more."""
+    """The keys whose value was replaced, added or removed."""
     gone = [key for key, value in was.items() if held.get(key, ABSENT) is not value]
     return gone + [key for key in held if key not in was]
 
@@ -45,7 +45,7 @@ def appended(
     full: bool,
     same: Callable[[object, object], bool] = operator.is_,
 ) -> int:
-    """How many were appended to what lay in a list; one that is ``full`` drops as many."""
+    """The number of items appended to a list; one that is ``full`` drops as many."""
     for dropped in range(len(before) + 1 if full else 1):
         kept = before[dropped:]
         if len(kept) <= len(now) and all(map(same, kept, now)):
@@ -56,7 +56,7 @@ def appended(
 
 
 def move_to_end(before: dict[object, object], now: Any) -> tuple[object, ...]:
-    """The keys that were taken out of a dict and put in again, or are new; none in its order."""
+    """The keys that were popped and set again, or are new, in their order; else none."""
     order = {key: number for number, key in enumerate(before)}
     places = [order.get(key, len(order)) for key in now]
     if places == sorted(places):

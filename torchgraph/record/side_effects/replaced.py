@@ -1,7 +1,7 @@
-"""Containers in which others put other tensors between calls: ``self.batch = (x, y)``.
+"""Containers whose tensors are replaced between calls: ``self.batch = (x, y)``.
 
-Read as a whole, by ``f(*self.batch)`` or ``x, y = self.batch``: each tensor is an argument that
-comes from its place. Of the container counts what it consists of, and what the tensors are like.
+Read as a whole, by ``f(*self.batch)`` or ``x, y = self.batch``: each tensor is an argument of the
+program, read from its place. The guard on the container is its structure and the tensors' layouts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..chains.touched import Met, Touched
 from .entry_state import is_plain_tensor
 
 _MOST = 64
-"""Tensors in one container that come from their places."""
+"""Limit of the tensors in one container that become arguments."""
 
 
 def others_in(name: Name, before: object) -> Iterator[Name]:
-    """The places in a container where other plain tensors lay before, as `before` looked at it."""
+    """Names of the places in a container where other plain tensors were before."""
     value = follow(name.owner(), name.path)
     found = list(tensors_under(value, before, name.shown)) if is_container(value) else []
     for words, path, tensor, was in found if len(found) <= _MOST else ():

@@ -1,8 +1,8 @@
-"""What a step does to Python's objects besides its program, when it takes its own update.
+"""The side effects on Python objects of a step that takes its own update.
 
 A Graph that updates by itself starts each call without gradients and leaves none. A function that
-calls ``optimizer.step()`` finds in ``.grad``, in closures and attributes what was left there, and
-leaves there what eager leaves.
+calls ``optimizer.step()`` reads ``.grad``, closures and attributes from earlier calls, and leaves
+in them what eager leaves.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from .entry_state import Bounded, Filled, HaveGradients, Keyed, Pair, Shares, Va
 from .trees import Filling, constant, freeze
 
 _LESSONS = 4
-"""So often a compiled check is made anew for tensors that are not like those before."""
+"""Limit of the compiled checks made for new tensor layouts."""
 
 
 class Destination(Protocol):
-    """Where a value is kept between calls."""
+    """A place that keeps a value between calls."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for equal places."""
+        """A hash key, equal for equal places."""
 
     def write(self, value: object, call: Call) -> None:
-        """Put ``value`` there."""
+        """Store ``value``."""
 
 
 @dataclass(frozen=True)
 class GradientOf(Keyed):
-    """``.grad`` of a tensor, as a place, and as the container of a leaf."""
+    """The ``.grad`` of a tensor, as a destination and as the root of a leaf."""
 
     parameter: torch.Tensor
 
@@ -48,34 +48,34 @@ class GradientOf(Keyed):
         return self.parameter.grad
 
     def write(self, value: Any, call: Call) -> None:
-        """Put ``value`` there."""
+        """Store ``value``."""
         self.parameter.grad = value
 
 
 @dataclass(frozen=True)
 class OnArgument(Keyed):
-    """An attribute of an argument of the call: its gradient, a flag, what the user has put there.
+    """An attribute of an argument tensor: its gradient, a flag, an attribute of the user's.
 
-    ``position`` is that among the tensors.
+    ``position`` is its index among the tensors of the call.
     """
 
     position: int
     name: str
 
     def write(self, value: object, call: Call) -> None:
-        """Put ``value`` there."""
+        """Set the attribute."""
         setattr(call.tensors[self.position], self.name, value)
 
 
 @dataclass(frozen=True)
 class Flags(Keyed):
-    """A flag of each of several objects: whether modules train, or tensors require a gradient."""
+    """A boolean attribute of several objects: ``training``, ``requires_grad``."""
 
     objects: tuple[object, ...]
     name: str
 
     def write(self, value: Any, call: Call) -> None:
-        """Let each have its own."""
+        """Set the flag of each object."""
         for one, flag in zip(self.objects, value, strict=True):
             if getattr(one, self.name) is not flag:
                 setattr(one, self.name, flag)
@@ -83,54 +83,54 @@ class Flags(Keyed):
 
 @dataclass(frozen=True)
 class Assigned:
-    """A place that the step gives another value."""
+    """An assignment after each replay."""
 
     place: Destination
     tree: object
-    """What lies there then, as `Filling.filled` takes it; None for None."""
+    """The value, in the form that `Filling.filled` takes; None for None."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """A call that moves nothing but Python's objects, such as ``scheduler.step()``."""
+    """A call with Python side effects only, such as ``scheduler.step()``."""
 
     call: Callable[..., object]
     args: tuple[object, ...]
     kwargs: dict[str, object]
-    """With an `OutputSlot` for each tensor."""
+    """The keyword arguments, with an `OutputSlot` for each tensor."""
 
 
 @dataclass(frozen=True)
 class SideEffects:
-    """What one recorded step does to Python's objects."""
+    """The Python side effects of one recorded step, and the guards that they need."""
 
     actions: tuple[Action, ...] = ()
     assigned: tuple[Assigned, ...] = ()
     entry: tuple[HaveGradients | ValueAtEntry | Bounded | Filled, ...] = ()
-    """What was in ``.grad``, and in places that the step gives something else."""
+    """Guards on ``.grad`` and on reassigned places."""
     read: tuple[tuple[Leaf, TensorMeta], ...] = ()
-    """What the program takes from its place as an argument, after those of the call."""
+    """Inputs of the program read from places, after the arguments of the call."""
     moved: frozenset[str] = frozenset()
     """Tensors of optimizers that actions write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
     together: tuple[Pair | Shares, ...] = ()
-    """Places that held one tensor, or lay in one memory, or did not, where that counts."""
+    """Guards on places that alias one tensor or memory, or do not."""
 
     def plus(
         self, assigned: Sequence[Assigned], together: Sequence[Pair | Shares] = ()
     ) -> SideEffects:
-        """With more places that the step gives another value, and more that hold one tensor."""
+        """A copy with more assignments and alias guards."""
         more = (*self.assigned, *assigned), (*self.together, *together)
         return replace(self, assigned=more[0], together=more[1])
 
     def freeze(self, other: SideEffects) -> None:
-        """Both do the same: what is one object in both was there before, and no call makes it."""
+        """Make objects constants that are one object in both recordings."""
         for one, its in zip(self.assigned, other.assigned, strict=True):
             freeze(one.tree, its.tree)
 
     def key(self) -> tuple[object, ...]:
-        """Equal for two steps that do the same."""
+        """A hash key, equal for steps with the same side effects."""
         actions = [(one.call, one.args, one.kwargs) for one in self.actions]
         assigned = [(one.place.key, one.tree) for one in self.assigned]
         entry = [one.key for one in self.entry]
@@ -140,11 +140,11 @@ class SideEffects:
         return actions, assigned, entry, read, together, self.moved, stepped
 
     def fits(self) -> bool:
-        """True when gradients and tensors are there, and are not, as the step found them."""
+        """True when all entry guards hold."""
         return all(one.fits() for one in self.entry)
 
     def found(self) -> dict[str, object]:
-        """What lies now in the places that the program reads, by name."""
+        """The present values of the inputs read from places, by name."""
         return {leaf.fqn: leaf.now() for leaf, _ in self.read}
 
     def extended(self, call: Call, found: Mapping[str, object] | None = None) -> Call:
@@ -171,13 +171,13 @@ class SideEffects:
         return call._replace(tensors=together, memory=memory)
 
     def _there(self) -> list[Any]:
-        """What lies now in the places that the program reads."""
+        """The present values of the inputs read from places."""
         if self._reads_gradients_alone:
             return [leaf.root.parameter.grad for leaf, _ in self.read]
         return [leaf.now() for leaf, _ in self.read]
 
     def _checked(self, there: list[Any]) -> list[torch.Tensor]:
-        """What lies in the places that the program reads. Raises ValueMoved."""
+        """The present inputs read from places, guarded. Raises ValueMoved."""
         # An update of hundreds of parameters takes less time than a look at one after the other.
         if set(map(type, there)) != {torch.Tensor} or self._read_like != _layouts(there):
             for (leaf, meta), tensor in zip(self.read, there, strict=True):
@@ -195,7 +195,7 @@ class SideEffects:
 
     @cached_property
     def _read_like(self) -> tuple[list[object], ...]:
-        """What `_layouts` gives for tensors that are like those that the program reads."""
+        """The `_layouts` of tensors that fit the inputs read from places."""
         metas = [meta for _, meta in self.read]
         return (
             [meta.shape for meta in metas],
@@ -216,7 +216,7 @@ class SideEffects:
         return len(set(alone)) == len(alone)
 
     def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
-        """After a run of the program: ``tensors`` are all that it returned."""
+        """Apply the side effects after a run of the program, which returned ``tensors``."""
         if not (self.assigned or self.actions):
             return
         filling = Filling(tensors, call)
@@ -228,25 +228,25 @@ class SideEffects:
 
 
 class _Apart:
-    """The compiled check of the tensors that a program takes, made for those of a run."""
+    """A cache of compiled checks that the inputs read from places do not overlap."""
 
     def __init__(self) -> None:
         self._like: Starts | None = None
         self._lessons = 0
 
     def starts(self, tensors: Sequence[object]) -> tuple[int, ...] | None:
-        """Where each starts; None unless it is like one that was learnt, and none overlap."""
+        """The addresses of the tensors; None unless their layouts are cached, and none overlap."""
         return None if self._like is None else self._like(tuple(tensors))
 
     def learn(self, tensors: Sequence[torch.Tensor]) -> None:
-        """These can be served. What is different in each call is not learnt for ever."""
+        """Cache a check for these layouts, a few times at most."""
         if self._lessons < _LESSONS:
             self._lessons += 1
             self._like = starts_apart_of_like(tuple(tensors))
 
 
 def flags(name: str, left: Iterable[tuple[object, bool]]) -> Iterator[Assigned]:
-    """What a step leaves of a flag: (object, how it is now)."""
+    """The assignments of a flag, from (object, its new value)."""
     found = list(left)
     if found:
         objects, now = zip(*found, strict=True)
@@ -264,5 +264,5 @@ def _layouts(tensors: list[torch.Tensor]) -> tuple[list[Any], ...]:
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
-    """What a kept tensor is like, without its history: in eager it may have one."""
+    """The layout of a stored tensor, without its history, which it may have in eager."""
     return TensorMeta.of(tensor.detach())

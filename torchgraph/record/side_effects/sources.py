@@ -1,4 +1,4 @@
-"""Where a tensor comes from that a step leaves somewhere: an output, an argument, other memory."""
+"""Provenance of the tensors that a step leaves in places: outputs, arguments or aliases."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from .trees import AliasSlot, ArgumentSlot, OutputSlot
 
 
 class Sources:
-    """Where each tensor comes from that one step leaves.
+    """The provenance of each tensor that one step leaves in a place.
 
     Args:
-        known: all inputs.
-        given: those that come as arguments, in their order.
-        first: how many tensors the program returns before these.
+        known: the leaves of all inputs.
+        given: the leaves of the arguments, in their order.
+        first: the number of outputs of the program before these.
     """
 
     def __init__(self, known: Sequence[Leaf], given: Sequence[Leaf], first: int) -> None:
         self._known, self._first = known, first
         values = [leaf.value for leaf in known]
         self.before = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
-        """The storages of what was there before the step."""
+        """The storages from before the step."""
         self._position = {id(leaf.value): number for number, leaf in enumerate(given)}
         self._slots: dict[int, OutputSlot] = {}
         self._aliases: dict[int, AliasSlot] = {}
         self.late: list[tuple[str, Any]] = []
-        """What the program returns for that, with names."""
+        """The outputs added to the program, with names."""
 
     def output(self, name: str, tensor: Any) -> OutputSlot:
-        """One more result of the program, if it is none yet."""
+        """The output slot of a tensor, added to the program where it has none."""
         if id(tensor) not in self._slots:
             self._slots[id(tensor)] = OutputSlot(self._first + len(self.late))
             self.late.append((name, tensor))
         return self._slots[id(tensor)]
 
     def of(self, name: str, tensor: Any) -> OutputSlot | ArgumentSlot | AliasSlot:
-        """Where this tensor comes from, or this number that moves."""
+        """The slot of a tensor or symbolic number: output, argument or alias."""
         if node_of(tensor) is not None:
             return self.output(name, tensor)
         argument = self._position.get(id(tensor))
@@ -56,7 +56,7 @@ class Sources:
         return self._aliases.setdefault(id(tensor), replace(alias, number=len(self._aliases)))
 
     def owned(self, tensor: torch.Tensor) -> bool:
-        """True for one in memory that was there before, and no way to make it again."""
+        """True for an alias of earlier memory that no slot can express."""
         there = id(tensor) not in self._position and storage_id(tensor) in self.before
         return there and self._alias(tensor) is None
 

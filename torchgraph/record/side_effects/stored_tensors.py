@@ -1,4 +1,4 @@
-"""Tensors that a step keeps in closures, attributes and containers from call to call."""
+"""Tensors that a step stores in closures, attributes and containers between calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _HOLDS = (dict, list, deque)
 
 
 class _Change(NamedTuple):
-    """A place that holds something else after the step, with tensors in one of the two."""
+    """A place with another value after the step, where one of the two holds tensors."""
 
     place: Item
     before: object
@@ -53,37 +53,37 @@ class _Change(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A container in which the step may keep tensors."""
+    """A container in which the step may store tensors."""
 
     name: str
     container: Any
     """A dict, list or closure's variable, or some places of a dict."""
     holder: Any
-    """What has its places."""
+    """The object that has the places."""
     before: dict[object, object]
-    """What lay in it before the step."""
+    """Its items before the step."""
 
     @classmethod
     def of(cls, name: str, container: Any) -> _Kept:
-        """With what lies in it now."""
+        """The record of a container, with its present items."""
         holder = container.values if isinstance(container, Entries) else container
         return cls(name, container, holder, items_of(container))
 
     @property
     def is_whole(self) -> bool:
-        """True where all that lies in it is seen to."""
+        """True where all items are covered, not some keys of a dict alone."""
         return not isinstance(self.container, Entries)
 
     @property
     def grows(self) -> int:
-        """How many were appended."""
+        """The number of appended items."""
         if not isinstance(self.holder, _GROWING):
             return 0
         before, now = list(self.before.values()), list(self.holder)
         return appended(before, now, full=is_full(self.holder))
 
     def put_back(self) -> None:
-        """All in it is as before the step."""
+        """Restore the items from before the step."""
         holder, before = self.holder, self.before
         if not isinstance(holder, _HOLDS) or not self.is_whole:
             for key, value in before.items():
@@ -94,11 +94,11 @@ class _Kept(NamedTuple):
 
 
 class StoredTensors:
-    """What one step keeps in containers: what lay there before it, and what lies there after it.
+    """The tensors in containers before and after one step.
 
     Args:
-        containers: (name, dict, list or cell) that it may keep tensors in.
-        rebound: names under which others put another tensor between calls.
+        containers: (name, dict, list or cell) in which the step may store tensors.
+        rebound: names whose tensor is replaced between calls.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class StoredTensors:
         self._rebound = rebound
         self._taken: set[object] = set()
         self.together: list[Pair] = []
-        """Places that held one tensor, or an argument."""
+        """Alias guards between places, or a place and an argument."""
         self._whole = {id(one.holder): one for one in self._kept if one.is_whole}
         self._before: dict[int, dict[object, object]] = {}
         for one in self._kept:
@@ -125,7 +125,7 @@ class StoredTensors:
 
     @property
     def values(self) -> list[object]:
-        """What lay in the containers before the step, but for large ones."""
+        """The values in the containers before the step, large containers excepted."""
         few = (one.before for one in self._kept if len(one.before) <= MANY)
         return [value for before in few for value in before.values()]
 
@@ -134,22 +134,22 @@ class StoredTensors:
         return name.key in self._taken
 
     def knows(self, holder: object, key: object = None) -> bool:
-        """True when what lies in ``holder`` is seen to here, or what lies under ``key``."""
+        """True when all of ``holder``, or its item under ``key``, is covered here."""
         return id(holder) in self._whole or (id(holder), key) in self._some
 
     def replaces(self, holder: object, key: object) -> bool:
-        """True where the step has put another object."""
+        """True where the step replaces the object."""
         place = Item("", holder, None if isinstance(holder, types.CellType) else key)
         before = self._before.get(id(holder), {})
         return place.item in before and place.read() is not before[place.item]
 
     def writes(self, holder: object, on_the_way: Iterable[tuple[object, object]]) -> bool:
-        """True when what lies in ``holder``, or at one of these places, is written by replays."""
+        """True when replays write ``holder``, or one of these places."""
         moved = any(change.place.holder is holder for change in self.changes())
         return moved or any(self.replaces(held, key) for held, key in on_the_way)
 
     def sees_to(self, owner: object, name: str) -> bool:
-        """True for an attribute that is written by replays, or whose tensor is an argument."""
+        """True for an attribute that replays write, or whose tensor is an argument."""
         place = (id(vars(owner)), name)
         moved = any(change.place.key == place for change in self.changes())
         return moved or self.takes(attribute(owner, name, None))
@@ -160,12 +160,12 @@ class StoredTensors:
         return isinstance(container, _HOLDS)
 
     def put_back(self) -> None:
-        """All is as before the step."""
+        """Restore all containers."""
         for one in self._kept:
             one.put_back()
 
     def changes(self) -> list[_Change]:
-        """Where the step puts something else, with tensors in it or in what was there."""
+        """The places that the step reassigns, where tensors are involved."""
         if self._moved is None:
             self._moved = [
                 change
@@ -186,7 +186,7 @@ class StoredTensors:
                 yield _Change(place, before.get(key), now[key])
 
     def assigned_tensors(self) -> list[torch.Tensor]:
-        """What the places that the step gives something else hold now."""
+        """The tensors in the new values of reassigned places."""
         return [tensor for _, _, now in self.changes() for tensor in tensors_inside(now)]
 
     def inputs(
@@ -195,7 +195,7 @@ class StoredTensors:
         given: Sequence[torch.Tensor],
         pinned: Sequence[torch.Tensor],
     ) -> list[tuple[Leaf, int]]:
-        """``free`` with what lay at a place that has something else now as arguments.
+        """``free`` with the earlier tensors of reassigned places as arguments.
 
         Args:
             given: the arguments of the call.
@@ -238,7 +238,7 @@ class StoredTensors:
         return found
 
     def assigned(self, sources: Sources, trees: Trees) -> Iterator[Assigned]:
-        """What the step assigns. Raises Unfit where no program can.
+        """The assignments of the step. Raises Unfit where no program can make one.
 
         Args:
             sources: where tensors come from.
@@ -281,7 +281,7 @@ class StoredTensors:
 
     @property
     def entry(self) -> tuple[ValueAtEntry | Bounded | Filled, ...]:
-        """What must be in places that the step gives something else: it may go by that."""
+        """Guards on the entry values of reassigned places."""
         changes = [change for change in self.changes() if not self._appended(change.place)]
         filled = {
             id(place.holder): Filled(place.holder, first_places(self._list(place)))
@@ -298,7 +298,7 @@ class StoredTensors:
                 yield Bounded(one.holder, one.grows, dropped)
 
     def _list(self, place: Item) -> list[object]:
-        """What lay in the list or deque of a place."""
+        """The earlier items of the list or deque of a place."""
         return list(self._whole[id(place.holder)].before.values())
 
     def _appended(self, place: Item) -> Appended | None:
@@ -310,7 +310,7 @@ class StoredTensors:
         return Appended(name, place.holder, number) if number >= 0 else None
 
     def _is_shifted(self, place: Item) -> bool:
-        """True in a full deque that the step appends to: that moves all that is in it."""
+        """True in a full deque to which the step appends, which shifts all items."""
         if not isinstance(place.holder, _GROWING):
             return False
         holder, before = place.holder, self._list(place)

@@ -1,4 +1,4 @@
-"""What the places of a step are called: no two of them alike, and the same in each recording."""
+"""Unique display names of places, the same in each recording of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..tape.watch import is_plain
 
 
 class Titles:
-    """What containers, and the places in them, are called by the names that the code has for them.
+    """Display names of containers and of places in them.
 
     ``state["queue"]`` is another container for each parameter, and two modules have one text.
     """
@@ -32,7 +32,7 @@ class Titles:
                 self._found[id(container.values if some else container), item] = title + number
 
     def of(self, container: object, item: object) -> str:
-        """What a place in one of the containers is called."""
+        """The display name of a place in one of the containers."""
         if isinstance(container, Entries):
             return self._found[id(container.values), item]
         title = self._found[id(container), None]
@@ -60,7 +60,7 @@ _NEXT = itertools.count(1)
 
 
 def _number_of(key: object) -> int:
-    """The number of a key of a dict that is no plain value: its own in all recordings."""
+    """A process-wide number for a dict key that is no plain value."""
     known = _KNOWN.get(id(key))
     if known is None or known[0]() is not key:
         known = _KNOWN[id(key)] = Same(key), next(_NEXT)

@@ -1,6 +1,7 @@
-"""What a step leaves in places, as replays make it anew: all of one step is taken apart in one go.
+"""Trees of the objects that a step leaves in places: structures with slots for tensors.
 
-An object at two places is one object then, and what was there before the step stays what it is.
+All trees of a step share nodes, so an object at two places stays one object, and objects from
+before the step stay themselves.
 """
 
 from __future__ import annotations
@@ -22,36 +23,36 @@ from ..tape.number import node_of
 
 @dataclass(frozen=True)
 class ArgumentSlot:
-    """The place of the n-th tensor among the arguments of a call."""
+    """A slot for the n-th argument tensor of a call."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class OutputSlot:
-    """The place of the n-th returned tensor in the structure that `build` returned."""
+    """A slot for the n-th tensor that `build` returned."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class AliasSlot:
-    """The memory of a state, or of an argument of a call, as another tensor sees it."""
+    """A slot for an alias of a state's or an argument's memory."""
 
     name: str
     holder: int | Leaf = field(compare=False)
-    """A number stands for an argument."""
+    """The aliased leaf; an int is an argument."""
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
-    """Elements from where the other one begins."""
+    """Elements from the start of the aliased tensor."""
     same: bool = False
-    """It is that very tensor."""
+    """True where it is the aliased tensor itself."""
     number: int = 0
-    """Which of the tensors it is that a step keeps so: it may keep one in several places."""
+    """The index of the alias among those of the step, which may store one several times."""
 
     def tensor(self, call: Call) -> torch.Tensor:
-        """The tensor that lies there now."""
+        """The alias in this call."""
         holder = self.holder
         found: torch.Tensor = call.tensors[holder] if isinstance(holder, int) else holder.read()
         if self.same:
@@ -63,28 +64,28 @@ class AliasSlot:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A value that is the same at each call."""
+    """A constant."""
 
     value: object = field(compare=False)
     key: object
-    """Equal for equal ones."""
+    """A hash key, equal for equal constants."""
 
 
 @dataclass(frozen=True)
 class OutputTree:
-    """An object that each call makes."""
+    """An object that each call makes anew."""
 
     root: object = field(compare=False)
-    """The node of the object, as `structure` takes it apart."""
+    """The root node of the object, from `structure`."""
     key: object
     slots: tuple[object, ...]
-    """Where its tensors come from, but for those that other trees of the step have as well."""
+    """The slots of its tensors, but for those of earlier trees of the step."""
     trees: Trees = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class ContentsTree:
-    """What is in containers that were there before: (kind, container, nodes of its parts)."""
+    """The contents of containers from before the step: (kind, container, nodes of its parts)."""
 
     parts: list[tuple[Kind, object, list[Part]]] = field(compare=False)
     key: object
@@ -93,19 +94,19 @@ class ContentsTree:
 
 
 def constant(value: object) -> Fixed:
-    """``value`` at each call, where each recording leaves an equal one."""
+    """``value`` as a constant tree."""
     return Fixed(value, look(value))
 
 
 Slots = Callable[[Any], object]
-"""Where a tensor, or a number that moves, comes from. May raise Unfit."""
+"""Gives the slot of a tensor or symbolic number. May raise Unfit."""
 
 
 class Trees:
-    """Takes apart what one step leaves.
+    """The trees of the objects that one step leaves.
 
     Args:
-        old: by identity, what was there before the step, as far as names have led there.
+        old: by identity, the objects from before the step that names lead to.
     """
 
     def __init__(self, old: Mapping[int, object]) -> None:
@@ -121,15 +122,15 @@ class Trees:
 
     @property
     def objects(self) -> list[object]:
-        """All that was taken apart."""
+        """The objects that the trees consist of."""
         return [value for value, _ in self._apart.objects]
 
     def has(self, value: object) -> bool:
-        """True for what was there before."""
+        """True for an object from before the step."""
         return id(value) in self._old
 
     def of(self, value: object, slot: Slots) -> object:
-        """``value`` as a replay makes it. Raises Unfit."""
+        """The tree of ``value``. Raises Unfit."""
         if isinstance(value, torch.Tensor) or node_of(value) is not None:
             return slot(value)
         root = self._apart.root(value, "")
@@ -137,7 +138,7 @@ class Trees:
         return OutputTree(root, key, self._more(slot), self)
 
     def contents(self, held: Sequence[tuple[Kind, object]], slot: Slots) -> ContentsTree:
-        """What is in objects now: (kind, object). Raises Unfit."""
+        """The tree of the contents of (kind, object) pairs. Raises Unfit."""
         parts, keys = [], []
         for kind, value in held:
             found = self._apart.parts_of(value, kind, "")
@@ -152,10 +153,10 @@ class Trees:
 
 
 class Filling:
-    """Puts what the program returned in one call into its places.
+    """The evaluation of trees with the outputs of one call.
 
     Args:
-        tensors: all that it returned.
+        tensors: all outputs of the program.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
@@ -164,7 +165,7 @@ class Filling:
         self._together: dict[int, Together] = {}
 
     def filled(self, tree: Any) -> Any:
-        """``tree`` with them for each `OutputSlot` in it, and arguments of the call."""
+        """The value of ``tree``, its slots filled by outputs, arguments and aliases."""
         kind = type(tree)
         if kind is OutputSlot:
             return self._tensors[tree.position]
@@ -191,6 +192,6 @@ class Filling:
 
 
 def freeze(one: object, other: object) -> None:
-    """Two calls leave the like: what is one object in both was there before, no call makes it."""
+    """Make constants of objects that are one in both trees: they predate the steps."""
     if isinstance(one, OutputTree) and isinstance(other, OutputTree):
         hold_in(one.root, other.root)

@@ -1,4 +1,4 @@
-"""Places that a step writes without an op of torch, as replays write them again."""
+"""Writes of a step to Python places without tensors, as destinations that replays assign."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .trees import Trees, constant
 
 @dataclass(frozen=True)
 class Refilled(Keyed):
-    """A container without tensors, and all containers in it."""
+    """The contents of a container without tensors, nested containers included."""
 
     container: object
     name: Name | None = field(default=None, compare=False)
-    """That leads to it, or to one like it."""
+    """A name that leads to the container or to its successor."""
 
     def write(self, value: Any, call: Call) -> None:
         """Fill each container with its parts."""
@@ -38,7 +38,7 @@ class Refilled(Keyed):
 
 @dataclass(frozen=True)
 class Overwritten(Keyed):
-    """An array, written in place."""
+    """The contents of an array that is written in place."""
 
     buffer: Any
 
@@ -49,12 +49,12 @@ class Overwritten(Keyed):
 
 @dataclass(frozen=True)
 class Counter(Keyed):
-    """A number, text or tuple that the step moves on: ``calls += 1``."""
+    """A place that is incremented: ``calls += 1``."""
 
     name: Name
 
     def write(self, value: object, call: Call) -> None:
-        """Add ``value`` to it."""
+        """Add ``value`` to the place."""
         owner = self.name.owner()
         if owner is not None:
             put(owner, self.name.path, operator.add(follow(owner, self.name.path), value))
@@ -74,11 +74,11 @@ class Extended(Keyed):
 def repetition(
     one: Touched, value: object, trees: Trees, slot: Callable[[Any], object]
 ) -> Assigned | None:
-    """How a replay does again what the step has done to what it never reads; None: not at all.
+    """The assignment that repeats a write-only change; None where none can.
 
     Args:
-        value: what lies there now.
-        slot: where a number comes from that the step has computed.
+        value: the present value of the place.
+        slot: gives the slot of a number that the step computed.
     """
     name, before = one.name, one.name.found
     if one.container is not None and one.container is value:
@@ -97,7 +97,7 @@ def repetition(
 def _anew(
     place: Destination, value: object, trees: Trees, slot: Callable[[Any], object]
 ) -> Assigned | None:
-    """What the step makes is made anew at each call."""
+    """An assignment of a value that each call makes anew."""
     try:
         return Assigned(place, trees.of(value, slot))
     except Unfit:
@@ -105,7 +105,7 @@ def _anew(
 
 
 def _moved_on(before: object, now: object) -> object:
-    """What ``+=`` has added to what was there; None where that cannot be told."""
+    """The increment of ``+=``; None where it cannot be told."""
     if not isinstance(before, tuple) or before[0] is not type(now) or len(before) == 1:
         return None
     if type(now) is int:
@@ -123,7 +123,7 @@ def _appended(before: object, now: object) -> tuple[object, ...] | None:
 
 
 def _behind(before: Any, now: Any) -> tuple[object, ...] | None:
-    """What follows all that was there; None where that was moved, or was too much."""
+    """The appended items; None where others have moved, or there are too many."""
     if not isinstance(before[1], tuple):
         return None
     lay, lies = items_in(before), items_in(look(now))
@@ -132,7 +132,7 @@ def _behind(before: Any, now: Any) -> tuple[object, ...] | None:
 
 
 def around_tuples(name: Name) -> Name:
-    """The place of the tuple that it leads into: nothing is put into one."""
+    """The place of the outermost tuple on a path: no item of a tuple can be assigned."""
     owner, path = name.owner(), name.path
     while len(path) > 1 and isinstance(follow(owner, path[:-1]), tuple):
         path = path[:-1]
@@ -146,7 +146,7 @@ def takes_tensors(name: Name) -> bool:
 
 
 def holder_at(owner: object, path: Path) -> tuple[object, object]:
-    """What holds the end of a path, and under which key."""
+    """The object that holds the end of a path, and the key in it."""
     holder, by, key = place_of(owner, path)
     return (owner if by is By.SLOT else holder), key
 

@@ -1,4 +1,4 @@
-"""What is written down: ops over values, numbers that move, where the step is.
+"""The tape: recorded ops over value numbers, symbolic numbers, and provenance.
 
 Touches: values by number.
 Never: a live tensor, after the call.

@@ -1,6 +1,6 @@
-"""What becomes of a number that moved when its step is over and someone holds it: it stands still.
+"""Symbolic numbers that outlive their step, frozen to plain values.
 
-torch's C++ would take it for a symbol for good, and compute nonsense with it.
+torch's C++ would go on to take them for symbols, and compute nonsense.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Frozen:
 
 
 def _like(kind: type) -> type[_Frozen]:
-    """A class whose methods are those of ``kind``, over the value that the number has."""
+    """A class with the methods of ``kind``, applied to the number's value."""
     made: dict[str, Any] = {"__class__": property(lambda self: kind)}
     for name in sorted(set(dir(kind)) - _OWN):
         own = getattr(kind, name)
@@ -46,7 +46,7 @@ def _like(kind: type) -> type[_Frozen]:
 
 
 def _operation(function: Callable[..., object], *, swapped: bool = False) -> Callable[..., object]:
-    """Also with what knows numbers only, as a tensor does."""
+    """An operator that also works with operands that only know numbers, as tensors do."""
 
     def method(self: _Frozen, other: object, *rest: object) -> object:
         own, other = self.node.value, _plain(other)
@@ -74,6 +74,6 @@ _FLOAT, _INT = _like(float), _like(int)
 
 
 def freeze(number: Any) -> None:
-    """``number`` moves no more. Whoever holds it has what computes as a plain one does."""
+    """Turn ``number`` into an object that computes as a plain number does."""
     kind = _INT if number.node.is_int() else _FLOAT
     vars(object)["__class__"].__set__(number, kind)  # its own ``__class__`` is what it stands for

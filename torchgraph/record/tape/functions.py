@@ -1,7 +1,7 @@
-"""Python's functions of numbers, which also take numbers that move: they are done and written down.
+"""Replacements of Python's numeric functions that accept symbolic numbers and record the call.
 
-While a step is recorded whose numbers move, they stand for Python's own in ``math`` and in the
-modules of the code that runs. Of plain numbers they do what Python's do.
+While a step with symbolic numbers is recorded, they replace those in ``math`` and in the modules of
+running code. On plain numbers they do what Python's do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Function = Callable[..., Any]
 
 
 def _value(given: Any) -> Any:
-    """The number of a tensor that Python would ask for it."""
+    """The number in a tensor that Python would convert."""
     asked = isinstance(given, torch.Tensor) and given.numel() == 1 and not given.is_complex()
     return given.item() if asked else given
 
@@ -50,7 +50,7 @@ def _of_numbers(plain: _Function) -> _Function:
 
 
 def _extreme(plain: _Function) -> _Function:
-    """``min`` or ``max``: which one it is counts where they are of two types."""
+    """``min`` or ``max``; of operands of two types, which one it is becomes a branch."""
 
     @functools.wraps(plain)
     def function(*args: Any, **named: Any) -> Any:
@@ -74,12 +74,12 @@ def _sum(values: Any, /, *start: Any, **named: Any) -> Any:
 
 
 def _listed(values: Any) -> Any:
-    """What a function goes through, once, as a list; a tensor as it is."""
+    """The operand of a reduction, iterated once into a list; a tensor as it is."""
     return values if isinstance(values, torch.Tensor) else list(values)
 
 
 class _Kind(type):
-    """The class of what stands for ``float`` and ``int``, where those are called or asked for."""
+    """The metaclass of the replacements of ``float`` and ``int``: their calls and type checks."""
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
         plain = cls.__mro__[1]
@@ -117,13 +117,13 @@ _BUILTINS: dict[str, object] = {
     "type": Type,
 }
 _CALLED: dict[str, object] = {"float": _Float, "int": _Int}
-"""What may stand for a class where that is called, and there alone."""
+"""Replacements of a class where it is called, and there alone."""
 
 
 def _names(
     own: set[tuple[int, str]], namespace: dict[str, Any], code: CodeType | None
 ) -> dict[str, object]:
-    """What stands for other names in a module of the user's, of which this code runs.
+    """The replacements under other names in a module of the user's.
 
     ``own``: (module, name) of those that stay Python's own.
     """
@@ -141,7 +141,7 @@ def _names(
 
 @functools.lru_cache(maxsize=4096)
 def _kept(code: CodeType) -> frozenset[str]:
-    """Those of ``float`` and ``int`` that code does more with than to call them, and to ask.
+    """The uses of ``float`` and ``int`` in code other than calls and type checks.
 
     Before Python 3.11 nothing tells a call.
     """
@@ -176,7 +176,7 @@ def _asks(lines: list[dis.Instruction], number: int) -> bool:
 
 @contextmanager
 def following() -> Iterator[None]:
-    """In the block they stand for Python's own, in the modules of the code that is met."""
+    """Install the replacements in the block, in the modules of the code that runs."""
     with ExitStack() as stack:
         for name, function in _MATH.items():
             stack.enter_context(mock.patch.object(math, name, function))

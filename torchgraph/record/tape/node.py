@@ -1,4 +1,4 @@
-"""The node of a number that moves: its value, where it stands on the tape, who writes that."""
+"""The node of a symbolic number: its value, its place on the tape, and the writer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .tape import Args, Ref
 
 
 class Writer(Protocol):
-    """Where arithmetic is written down."""
+    """A recorder of arithmetic on symbolic numbers."""
 
     def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
         """The value of ``target(*args)``; a `Ref` for each number among ``args``."""
 
     def branched(self, number: Ref, value: object) -> None:
-        """Python went on with ``value``: in another step it may be another one."""
+        """Record a branch: Python went on with ``value``, which may differ in another step."""
 
 
 class Node:
-    """What torch's C++ asks about a symbolic number."""
+    """The SymNode interface of torch's C++, over a concrete value on the tape."""
 
     def __init__(self, value: Any, ref: Ref, writer: Writer) -> None:
         self.value, self.ref, self.writer = value, ref, writer
@@ -59,12 +59,12 @@ class Node:
         return int(self.exact())
 
     def exact(self) -> Any:
-        """The bare value, which the program then holds for alone."""
+        """The plain value, with a branch that pins the program to it."""
         self.writer.branched(self.ref, self.value)
         return self.value
 
     def wrap_int(self, value: float) -> Node:
-        """Beside a bound that moves, C++ computes with symbols: what it does goes by the value."""
+        """The node of a constant operand: C++ mixes it with symbolic bounds."""
         return known(value)
 
     wrap_float = wrap_int
@@ -87,7 +87,7 @@ class Node:
         return method
 
     def _computed(self, function: Callable[..., object], others: tuple[object, ...]) -> Node:
-        """What C++ makes of a factor, for a backward formula say."""
+        """The value of a C++ computation on the number, such as in a backward formula."""
         sides = [one if isinstance(one, Node) else known(float(one)) for one in others]  # type: ignore[arg-type]
         value = function(self.value, *(one.value for one in sides))
         writer = next((one.writer for one in (self, *sides) if one.writer is not NOBODY), NOBODY)
@@ -117,13 +117,13 @@ _SIZES: dict[str, Callable[..., object]] = {
     "sym_or": operator.or_,
     "sym_not": operator.not_,
 }
-"""What C++ computes of sizes, strides and bounds."""
+"""Computations of C++ on sizes, strides and bounds."""
 _FACTORS = frozenset({"add", "sub", "mul", "neg"})
-"""What it computes of factors, in floats as Python has them."""
+"""Computations of C++ on factors, in Python floats."""
 
 
 class _Nobody:
-    """A writer for numbers that are known for good."""
+    """A writer that records nothing, for numbers that are constants."""
 
     def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
         return Ref(-1)
@@ -136,5 +136,5 @@ NOBODY = _Nobody()
 
 
 def known(value: Any) -> Node:
-    """The node of a number that is known for good."""
+    """The node of a constant."""
     return Node(value, Ref(-1), NOBODY)

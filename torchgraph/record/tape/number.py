@@ -1,9 +1,9 @@
-"""Numbers that move between steps: learning rates, step counts, what is computed from them.
+"""Symbolic numbers, which vary between steps: learning rates, step counts, and results of them.
 
 While an optimizer's own ``step()`` runs, each number of its param groups and state is a `Number`:
-arithmetic is done and written down, a comparison gives a plain bool and is written down as a
-branch, and whatever needs the bare value (``float()``, an index, ``torch.tensor``) makes the value
-a branch. torch's C++ takes them for symbolic numbers and hands them on to the listener untouched.
+arithmetic is computed and recorded, a comparison gives a plain bool and is recorded as a branch,
+and a use of the bare value (``float()``, an index, ``torch.tensor``) makes the value a branch.
+torch's C++ takes them for SymFloats and SymInts and passes them on to the dispatch mode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tape import Args, Kwargs, Ref
 
 
 def node_of(number: object) -> Node | None:
-    """The node of a number that moves, also when torch's C++ has put it into a class of its own."""
+    """The node of a symbolic number, also inside a class of torch's C++; None for others."""
     if isinstance(number, (torch.SymFloat, torch.SymInt)):
         node = vars(number).get("node")
         return node if isinstance(node, Node) else None
@@ -39,7 +39,7 @@ _followed: ContextVar[list[ref[Number | Integer]] | None] = ContextVar("_followe
 
 @contextmanager
 def followed(made: list[ref[Number | Integer]]) -> Iterator[None]:
-    """Numbers of this thread go into ``made``, as long as they live."""
+    """Collect weak references to the numbers that this thread makes into ``made``."""
     token = _followed.set(made)
     try:
         yield
@@ -48,17 +48,17 @@ def followed(made: list[ref[Number | Integer]]) -> Iterator[None]:
 
 
 def make(value: object, at: Ref, writer: Writer) -> Number | Integer:
-    """The moving number for ``value``, an int or a float (or NumPy's)."""
+    """The symbolic number for ``value``, an int or a float (or NumPy's)."""
     return again(Node(value, at, writer))
 
 
 def kept(node: Node) -> Number | Integer:
-    """An object for the number of ``node`` that the recording holds itself."""
+    """A symbolic number of ``node`` that the recording itself holds."""
     return (Integer if isinstance(node.value, int) else Number)(node)
 
 
 def again(node: Node) -> Number | Integer:
-    """Another object for the number of ``node``."""
+    """Another symbolic number of ``node``."""
     number = kept(node)
     made = _followed.get()
     if made is not None:
@@ -67,7 +67,7 @@ def again(node: Node) -> Number | Integer:
 
 
 def bare(value: Any) -> Any:
-    """``value`` with the numbers in it replaced by what they are."""
+    """``value`` with plain numbers for symbolic ones."""
     node = node_of(value)
     if node is not None:
         return node.value
@@ -79,7 +79,7 @@ def bare(value: Any) -> Any:
 
 
 def bare_args(args: Args) -> Args:
-    """The arguments of an op with plain numbers; the same tuple where none moves, as mostly.
+    """The arguments of an op with plain numbers; the same tuple where none is symbolic.
 
     Ops take Python's numbers, not NumPy's.
     """
@@ -87,14 +87,14 @@ def bare_args(args: Args) -> Args:
 
 
 def bare_kwargs(kwargs: Kwargs) -> Kwargs:
-    """The same of keyword arguments."""
+    """Keyword arguments with plain numbers for symbolic ones."""
     if not any(map(_moves, kwargs.values())):
         return kwargs
     return {key: _argument(item) for key, item in kwargs.items()}
 
 
 def exact_sizes(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments of an op, in which no size, dimension or bound moves."""
+    """The arguments of an op, with plain sizes, dimensions and bounds."""
     if not (any(map(_counts, args)) or any(map(_counts, kwargs.values()))):
         return args, kwargs
     sizes = {a.name: "int" in str(a.type) for a in schema_of(op).arguments}
@@ -115,11 +115,11 @@ def written(
     args: Args,
     function: Callable[..., Any] | None = None,
 ) -> Any:
-    """What a function makes of numbers of which some move: done, and written down.
+    """The recorded result of a function of numbers, some of them symbolic.
 
     Args:
         node: that of one of them.
-        target: what the tape has; done it is by ``function``, where that is another one.
+        target: the function on the tape; ``function``, where given, computes the value.
     """
     function = function or target
     try:
@@ -145,7 +145,7 @@ def _on_tape(value: Any) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """``value`` with the bare numbers, which the program then holds for alone."""
+    """``value`` with plain numbers, each pinned by a branch."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(exact, value))
     node = node_of(value)
@@ -200,7 +200,7 @@ def _unary(
 
 
 def _promoted(extreme: Callable[..., float]) -> Callable[..., float]:
-    """``max`` or ``min`` as torch has it for symbolic numbers: one float makes a float of it."""
+    """``max`` or ``min`` with torch's promotion of symbolic numbers: one float makes a float."""
 
     def function(left: object, right: object) -> float:
         found = extreme(left, right)
@@ -210,7 +210,7 @@ def _promoted(extreme: Callable[..., float]) -> Callable[..., float]:
 
 
 def _plain(function: Callable[..., object], *, swapped: bool = False) -> Callable[..., object]:
-    """A method that needs the bare value."""
+    """A method on the plain value."""
 
     def method(self: _Arithmetic, *rest: object, **named: object) -> object:
         own = self.node.exact()
@@ -220,7 +220,7 @@ def _plain(function: Callable[..., object], *, swapped: bool = False) -> Callabl
 
 
 class _Arithmetic:
-    """What both kinds have in common; the operators are set below."""
+    """The operators of both kinds of symbolic numbers, set below."""
 
     node: Node
     __sym_float__: Callable[..., object]
@@ -250,7 +250,7 @@ class _Arithmetic:
 
     @property
     def item(self) -> Callable[[], object]:
-        """What a NumPy number has; Python's have none."""
+        """``item()`` as of a NumPy number; Python's have none."""
         if type(self.node.value) in (int, float):
             raise AttributeError("item")
         return self.node.exact
@@ -317,12 +317,12 @@ def _fill() -> None:
 
 
 def _named(name: str) -> Callable[..., object]:
-    """The method of this name that Python's own number has."""
+    """The method of this name of Python's number class."""
     return _plain(lambda value, *rest, **named: getattr(value, name)(*rest, **named))
 
 
 def _complete(cls: type, kind: type) -> None:
-    """Whatever else ``kind``, Python's own class, has: torch's symbols lack it or have another."""
+    """Add the other methods of ``kind``, Python's own class."""
     known = {*dir(object), *vars(_Arithmetic), *vars(cls)}
     for name in set(dir(kind)) - known:
         setattr(cls, name, _named(name))
@@ -332,7 +332,7 @@ _fill()
 
 
 class Number(_Arithmetic, torch.SymFloat):
-    """A float that moves. To ``isinstance`` it is a float: optimizers ask."""
+    """A symbolic float. To ``isinstance`` it is a float, as optimizers ask."""
 
     @property  # type: ignore[misc]  # not its class, but what it stands for
     def __class__(self) -> type:
@@ -340,7 +340,7 @@ class Number(_Arithmetic, torch.SymFloat):
 
 
 class Integer(_Arithmetic, torch.SymInt):
-    """An int that moves."""
+    """A symbolic int."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -366,5 +366,5 @@ _complete(Integer, int)
 
 
 def stand_in(value: float) -> Number | Integer:
-    """What stands for a number of known value among fake values: it can be computed with."""
+    """A constant symbolic number, for computing among fake values."""
     return again(known(value))

@@ -1,7 +1,7 @@
-"""Ops that raised while a step was recorded, of which the step has caught the exception.
+"""Exceptions of ops that a recorded step has caught.
 
-Where the values decide whether an op raises, no program goes on as the step did. Where the shapes
-do, it raises in each call of the signature, and the program begins behind it.
+Where values decide whether an op raises, no program can follow the step. Where shapes do, it raises
+in each call of the signature, and the program begins after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Hear = Callable[[OpOverload, Args, Kwargs], object]
 
 
 class Raised:
-    """Those of one step, where values decided."""
+    """The value-dependent exceptions of ops in one step."""
 
     def __init__(self, trail: Trail) -> None:
         self._trail = trail
@@ -33,7 +33,7 @@ class Raised:
 
     @contextmanager
     def observed(self, observe: _Hear, give_up: Callable[..., None]) -> Iterator[None]:
-        """Let ``hear`` have the ops of the block; ``give_up`` when it goes on behind one."""
+        """Intercept ops in the block; ``give_up`` when it goes on after such an exception."""
 
         def noting(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
             try:

@@ -1,4 +1,4 @@
-"""What schedulers have set in the step: a program runs before they do, and cannot read it."""
+"""Attributes that schedulers set in a step: the program runs before them, and cannot read them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class SchedulerWrites:
 
     def __init__(self) -> None:
         self.give_up: Callable[[str], None] = lambda text: None
-        """Called with what is read."""
+        """Called with the name of a value that is read."""
         self._places: dict[tuple[int, object], object] = {}
 
     @property
     def count(self) -> int:
-        """How many places that is."""
+        """The number of places."""
         return len(self._places)
 
     def note(self, holder: object, keys: Collection[object]) -> None:
-        """These attributes or items of ``holder`` have been set."""
+        """Note attributes or items of ``holder`` as set."""
         self._places.update(((id(holder), key), holder) for key in (*keys, _WHOLE))
 
     def read(self, holder: object, text: str, *key: object) -> None:
-        """Something is read there; all of it without a ``key``: if it was set, no program follows.
+        """Give the recording up where the place, or any of ``holder`` without a ``key``, was set.
 
         A constant schedule too: nobody knows before the call what it will set.
         """

@@ -1,4 +1,4 @@
-"""Tape: what a step did, op by op, in terms of values instead of tensors."""
+"""Tape: the ops of a step in order, over value numbers instead of tensors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ...lines import SourceLine, in_subscript, looker
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
 Arguments = tuple[Args, Kwargs]
-"""What an op is called with."""
+"""The positional and keyword arguments of an op."""
 Outs = int | list["Outs"] | None
-"""The number of the value that an op returned, or a list of them; None where there is none."""
+"""The value number of a result, or a list of them; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The value of that number: a tensor where it lies in memory, or a Python number."""
+    """A value by its number: a tensor by its memory, or a Python number."""
 
     index: int
 
@@ -32,7 +32,7 @@ class Ref:
 
 
 class TensorLayout(NamedTuple):
-    """Where a tensor lies, and what it is."""
+    """The storage, offset, shape, strides and dtype of a tensor."""
 
     storage: int
     """The number of its storage on the tape."""
@@ -55,7 +55,7 @@ class Entry:
     args: tuple[Any, ...]
     kwargs: Kwargs
     outs: Any
-    """The number of the value that it returned, or a list of them; None where there is none."""
+    """The value number of the result, or a list of them; None where there is none."""
     provenance: Provenance = field(compare=False)
     number: Any = None
     """The result of a function on numbers or of ``.item()``. An entry that stands for rows has a
@@ -63,63 +63,63 @@ class Entry:
 
 
 class Expectation(NamedTuple):
-    """A value that Python looked at: what follows it on the tape holds for this value only."""
+    """A value guard: Python has read the value, so the rest of the tape holds for it only."""
 
     place: int
-    """The entries before it."""
+    """The number of entries before it."""
     looked_at: int
     """The number of the value."""
     value: Any
-    """A number, the shape of a tensor, or what a whole tensor holds; `ANY` number."""
+    """A number, the shape of a tensor, or a tensor's contents; `ANY` number."""
     provenance: Provenance
     is_index: bool = False
-    """True where the user's line looks at it as it takes ``x[value]``."""
+    """True where the line reads it as an index, ``x[value]``."""
 
 
 class OptimizerStep(NamedTuple):
-    """The stretch of a tape that an optimizer's ``step()`` wrote."""
+    """The span of a tape that an optimizer's ``step()`` wrote."""
 
     name: str
     """The optimizer's class, in lower case."""
     start: int
-    """The entries before it."""
+    """The number of entries before it."""
     end: int
     values: int
-    """How many values there were when it began, and when it ended."""
+    """The number of values when it began; ``values_after``, when it ended."""
     values_after: int
     gradients: dict[str, int]
-    """By the name of a parameter, the value that was its gradient."""
+    """By parameter name, the value of its gradient."""
 
 
 @dataclass
 class Tape:
-    """Inputs, entries and what is kept of them."""
+    """The recorded ops of a step, with the inputs, constants and value guards."""
 
     layouts: list[TensorLayout | None] = field(default_factory=list)
     """By value; None for a number."""
     entries: list[Entry] = field(default_factory=list)
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
-    """Tensors made from Python data, or from memory that nobody follows."""
+    """Tensors made from Python data, or from memory outside of the tape."""
     expectations: list[Expectation] = field(default_factory=list)
     steps: list[OptimizerStep] = field(default_factory=list)
     collectives: CollectiveLog = field(default_factory=CollectiveLog, compare=False, repr=False)
-    """What collectives gave, until the step is compared with a program."""
+    """Results of collectives, until the step is compared with a program."""
     observer: Callable[[Entry], None] | None = field(default=None, compare=False, repr=False)
-    """Told of each entry as it is written; none but while `debug` prints them."""
+    """Called with each entry as it is written; set only while `debug` prints them."""
 
     def write(self, entry: Entry) -> None:
-        """One more call of an op."""
+        """Append an entry."""
         self.entries.append(entry)
         if self.observer is not None:
             self.observer(entry)
 
     def add(self, layout: TensorLayout | None) -> int:
-        """A new value."""
+        """The number of a new value."""
         self.layouts.append(layout)
         return len(self.layouts) - 1
 
     def expect(self, index: int, value: object, at: Provenance) -> None:
-        """Python looks at a value now, or a kernel does; where no line does, that which made it."""
+        """Record a value guard, at this line or at the one that made the value."""
         made = (entry.provenance.frames for entry in self.entries if entry.outs == index)
         at = replace(at, looker=looker(), frames=at.frames or next(made, ()))
         found = Expectation(len(self.entries), index, value, at, in_subscript())

@@ -1,4 +1,4 @@
-"""Where the trace is: module path, phase, the user's lines. Nodes take their provenance here."""
+"""The source location of the trace: module path, phase, user lines. The provenance of nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...lines import Depth as Depth
 
 
 class Trail:
-    """The running position of a capture.
+    """The current source location of a recording.
 
     A backward node belongs to the forward node whose autograd function it runs, found by the
     sequence number that autograd gives to both.
@@ -31,23 +31,23 @@ class Trail:
         self._phase = Phase.FORWARD
         self._forward: dict[int, Provenance] = {}
         self._numbered = sequence_number()
-        """The last autograd node whose forward is known."""
+        """The last autograd node whose forward location is known."""
         self._around: list[Phase] = []
-        """What each running engine interrupted: a node's backward may run another engine."""
+        """The phases that running engines interrupted: engines nest in custom backwards."""
         self.backward_runs = 0
         self.only_logs: Callable[[], bool] = lambda: False
-        """True where the user's line hands what it reads to a log, and to nothing else."""
+        """True where the user's line only logs."""
         self._one: Provenance | None = None
         """The provenance of every node of the update while it runs from one line."""
 
     @property
     def phase(self) -> Phase:
-        """The phase of the code that runs now."""
+        """The current phase."""
         return self._phase
 
     @property
     def line(self) -> SourceLine | None:
-        """The user's line that runs now."""
+        """The user's current line."""
         frames = user_frames(1)
         return frames[0] if frames else None
 
@@ -88,7 +88,7 @@ class Trail:
         return engine_watch(self._enter_engine, self._leave_engine, around, scaled)
 
     def here(self) -> Provenance:
-        """The provenance of a node that is recorded now."""
+        """The provenance of a node recorded now."""
         if self._phase is Phase.BACKWARD:
             return self._of_backward()
         if self._one is not None and self._phase is Phase.UPDATE:
@@ -131,7 +131,7 @@ class Trail:
 
 
 class Stamp:
-    """Gives each node of a growing graph its provenance as soon as it appears."""
+    """A writer of provenance on the new nodes of a growing `fx.Graph`."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph

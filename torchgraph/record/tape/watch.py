@@ -1,4 +1,4 @@
-"""Watches modules while `build` runs: which one is called, which attributes it reads and writes."""
+"""Watches of modules while `build` runs: calls, and attribute reads and writes."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def is_plain(value: Any) -> bool:
 
 
 def is_own(value: object) -> bool:
-    """True for values, arrays, tensors and callables: what a step reads of them, it may go by.
+    """True for values, arrays, tensors and callables: an attribute that holds one is guarded.
 
-    Of what else a step replaces itself, a cache or a log, its ops tell whether it went by that.
+    Of other objects that a step replaces, such as a cache, the ops show whether it depends on them.
     """
     if is_plain(value) or isinstance(value, (torch.Tensor, enum.Enum)) or callable(value):
         return True
@@ -55,7 +55,7 @@ def is_own(value: object) -> bool:
 
 
 class AttributeWatch:
-    """The attributes that `build` read from modules, and those that it wrote."""
+    """The attributes that `build` reads from modules and writes to them."""
 
     def __init__(
         self, owners: Mapping[int, tuple[str, object]], line: Callable[[], SourceLine | None]
@@ -82,7 +82,7 @@ class AttributeWatch:
             yield
 
     def watch(self, path: str, owner: object) -> None:
-        """Watch one more object from here on; its present attributes are those to put back."""
+        """Watch one more object, whose present attributes are the ones to restore."""
         if id(owner) not in self._owners:
             self._owners[id(owner)] = (path, owner)
             self._before[id(owner)] = _Snapshot(vars(owner))
@@ -125,7 +125,7 @@ class AttributeWatch:
             yield owner, change, vars(owner).get(name, ABSENT)
 
     def objects(self) -> Iterator[Read]:
-        """(path, object, attribute, value) of those that were written and are what they were.
+        """(path, object, attribute, value) of attributes rebound to the same object.
 
         Another one would not have stayed. Plain values are in `stores`.
         """
@@ -148,14 +148,14 @@ class AttributeWatch:
 
     @property
     def modes(self) -> dict[nn.Module, bool]:
-        """Modules that ``train()`` or ``eval()`` was called on, as they are now."""
+        """The present ``training`` flags of modules whose flag the step set."""
         owners = (self._owners[key][1] for key, name in self._writes if name == "training")
         return {owner: owner.training for owner in owners if isinstance(owner, nn.Module)}
 
     def drop_counters(
         self, counted: Mapping[tuple[int, str], int]
     ) -> list[tuple[object, Change, int]]:
-        """(object, change, by how much) of numbers that were only moved on, which is no read.
+        """(object, change, increment) of numbers that were only incremented, which is no read.
 
         ``counted``: how often, by place.
         """
@@ -188,7 +188,7 @@ class AttributeWatch:
         return __getattribute__
 
     def _note(self, owner: object, name: str, value: object, own: dict[str, Any]) -> None:
-        """Remember a read of what may change: a value of the object, of its class, or none."""
+        """Record a read of a mutable attribute: of the object, of its class, or absent."""
         if name in BOOKKEEPING or name.startswith("__") or node_of(value) is not None:
             return
         if name in own:
@@ -232,7 +232,7 @@ class AttributeWatch:
 
 
 def _lasting(owner: object) -> object:
-    """A watched object as a program may hold it: a Graph holds its programs, and none holds it."""
+    """A watched object as programs may refer to it: a Graph weakly, since it holds them."""
     return owner if isinstance(owner, nn.Module) else weakref.proxy(owner)
 
 
@@ -247,15 +247,15 @@ def _is_mode(owner: object, name: str) -> bool:
 
 
 class Change(NamedTuple):
-    """An attribute that a step changed."""
+    """A write of a step to an attribute."""
 
     path: str
     name: str
     read: bool
-    """True when the step read it before, and may have gone by it."""
+    """True when the step read it before, and may depend on it."""
     where: SourceLine | None
     before: object = ABSENT
-    """The number, text or flag that it was."""
+    """The plain value before."""
 
     def __str__(self) -> str:
         return f"{self.path}.{self.name}" if self.path else self.name
@@ -286,7 +286,7 @@ class _Snapshot:
         }
 
     def changes(self, now: dict[str, object]) -> list[str]:
-        """The names whose value is another one."""
+        """The names whose value differs now."""
         names = [*now, *(name for name in self.values if name not in now)]
         changed = [
             name
@@ -296,7 +296,7 @@ class _Snapshot:
         return changed + [n for n in self._contents if n not in changed and self._moved(n)]
 
     def restore(self, now: dict[str, object]) -> None:
-        """Put everything back."""
+        """Restore all attributes and contents."""
         for name in [*now, *(name for name in self.values if name not in now)]:
             if name not in self.values:
                 del now[name]
@@ -325,10 +325,10 @@ def _items(container: _Container) -> list[object]:
 
 
 class Observer(Protocol):
-    """Told of modules and, where it says so to the tape, of ops."""
+    """Callbacks on module calls, and on ops if it registers with the tape."""
 
     def begins(self, tape: Tape, inputs: Iterable[tuple[Leaf, int]]) -> None:
-        """A step begins; ``inputs`` are known with their values on the tape, also later ones."""
+        """Begin a step; ``inputs`` are leaves with their value numbers, later ones included."""
 
     def module(self, path: str, tag: str, values: object) -> None:
         """The module at ``path`` is called (``"INPUT"``) or has run (``"OUTPUT"``)."""
@@ -346,7 +346,7 @@ NOBODY: Observer = _Nobody()
 
 
 class CallWatch:
-    """Follows ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
+    """The watch on ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
 
     def __init__(
         self,
@@ -354,17 +354,17 @@ class CallWatch:
         trail: Trail,
         met: Callable[[nn.Module], None],
     ) -> None:
-        """``met`` is told a module that no attribute of the Graph holds."""
+        """``met`` is called with a module that no attribute of the Graph holds."""
         self._paths = dict(paths)
         self._trail = trail
         self._met = met
         self.calls: list[CallRecord] = []
         self.observer: Observer = NOBODY
-        """Told of each call as it begins and as it ends."""
+        """Called at the begin and the end of each call."""
         self.observed = True
-        """False where nobody asks which calls there were."""
+        """False where no call needs a record."""
         self._made: dict[int, nn.Module] = {}
-        """Modules that `build` itself makes; held, so that no other object gets the id of one."""
+        """Modules that `build` itself makes; held, so that ids stay unique."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -400,7 +400,7 @@ class CallWatch:
             yield
 
     def _meet(self, module: nn.Module) -> str:
-        """A module that no attribute of the Graph holds: its tensors are inputs by reference."""
+        """Register a module that no attribute holds: its tensors become free inputs."""
         self._met(module)
         for child in module.modules():
             self._paths.setdefault(id(child), "")

@@ -1,4 +1,4 @@
-"""The optimizers' own steps, run over numbers that move.
+"""The optimizers' own ``step()``, run over symbolic numbers.
 
 Touches: optimizers and schedulers.
 Never: another arithmetic than the optimizer's.

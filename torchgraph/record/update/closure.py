@@ -1,4 +1,4 @@
-"""Optimizers that evaluate the step as often as they like, as LBFGS does: in eager alone."""
+"""Optimizers that re-evaluate the step through a closure, such as LBFGS: in eager alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..ops.recorder import Recorder
 
 
 class Evaluations:
-    """The evaluations of one step that an optimizer asks for.
+    """The evaluations of one step through an optimizer's closure.
 
     Args:
-        losses: those that ``backward()`` was called on so far.
-        again: runs forward and backward anew, from no gradients.
-        count: of micro-batches, whose mean is the loss.
+        losses: the tensors that ``backward()`` was called on so far.
+        again: runs forward and backward anew, without gradients at the start.
+        count: the number of micro-batches, whose mean is the loss.
     """
 
     def __init__(self, losses: list[torch.Tensor], again: Callable[[], None], count: int) -> None:
@@ -27,7 +27,7 @@ class Evaluations:
     def closure(
         self, optimizer: torch.optim.Optimizer, clip: Callable[[], None]
     ) -> tuple[Callable[[], torch.Tensor], ...]:
-        """What ``optimizer.step()`` is called with. The first evaluation is there already."""
+        """The closure for ``optimizer.step()``. The first evaluation was made already."""
         if not needs_closure(optimizer):
             return ()
         first = [self._loss()]
@@ -51,7 +51,7 @@ class Evaluations:
 
 
 def refused_early(step: Step, recorder: Recorder, strict: bool) -> bool:
-    """Whether no program can hold the step, as far as that is known before anything runs.
+    """True where no program can hold the step, as known before it runs.
 
     Raises:
         NoProgram: where ``strict`` wants it.

@@ -1,6 +1,6 @@
-"""Numbers that move and outlive the optimizer's step: in a list of the user's, a global, a cache.
+"""Symbolic numbers that outlive the optimizer's step: in a user's list, a global, a cache.
 
-Another step leaves another number there, which no program does: it holds for this one alone.
+Another step leaves another number there, which no program does: it is valid for this one alone.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from ..tape.freeze import freeze
 from ..tape.number import Integer, Number
 
 _DEEPEST = 4
-"""Tuples in tuples that are made anew. What is not found computes as a plain number does, too."""
+"""Limit of nested tuples that are rebuilt. Numbers beyond it compute as plain ones, too."""
 
 _Plain = dict[int, Any]
-"""By the identity of what is held, what shall lie there."""
+"""By the identity of a number, its plain replacement."""
 
 
 class Leaked:
-    """Follows the numbers that are made while optimizers step."""
+    """The symbolic numbers made while optimizers step, by weak references."""
 
     def __init__(self) -> None:
         self._made: list[ref[Number | Integer]] = []
         self.pausing = False
-        """True while a step waits for its closure: its lines go on with their numbers."""
+        """True while a step runs its closure, after which its lines go on with their numbers."""
         self.let_go: Callable[[], Collection[object]] = tuple
-        """Gives that in which the recording itself holds what it has met."""
+        """Gives the containers in which the recording itself holds values."""
 
     def followed(self) -> AbstractContextManager[None]:
-        """The numbers of the block are to be followed; `plain_again` has to come after it."""
+        """Collect the numbers of the block; `plain_again` has to come after it."""
         return number.followed(self._made)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """After the block, numbers that are still held are plain ones."""
+        """Replace numbers that outlive the block by plain ones."""
         with number.followed(self._made):
             try:
                 yield
@@ -54,10 +54,10 @@ class Leaked:
             self._stand_still()
 
     def plain_again(self, seen_to: Iterable[object]) -> None:
-        """The step is over: what lies in the user's objects are plain numbers.
+        """Replace symbolic numbers in user objects by plain ones, after the step.
 
         Args:
-            seen_to: objects in which a replay leaves again what the step has left there.
+            seen_to: objects whose contents replays write again.
         """
         for holder in seen_to if self._made else ():
             _refill(holder)
@@ -74,7 +74,7 @@ class Leaked:
         self.freeze()
 
     def freeze(self) -> None:
-        """Whoever holds a number of the step has one that moves no more."""
+        """Freeze the numbers that are still alive."""
         for one in self._alive():
             freeze(one)
         self._made.clear()
@@ -84,7 +84,7 @@ class Leaked:
 
 
 def _refill(holder: object) -> None:
-    """Put plain numbers where numbers that move lie in an object."""
+    """Replace the symbolic numbers in an object by plain ones."""
     kind = kind_of(type(holder))
     if kind is None or not kind.mutable:
         return
@@ -96,7 +96,7 @@ def _refill(holder: object) -> None:
 def _held(
     found: list[Number | Integer], besides: Collection[object]
 ) -> tuple[list[Any], list[Any]]:
-    """Those to which something leads that was there before the step, or that still runs.
+    """The numbers reachable from objects older than the step, or from running frames.
 
     All that Python holds is gone through once: in a process of a million objects that takes a
     tenth of a second. The recording runs without collections: what it makes is young, and holds on
@@ -137,7 +137,7 @@ def _held(
 
 
 def _holders_among(young: list[Any], found: list[Any]) -> list[Any]:
-    """Those of ``young`` that lead to ``found``, directly or by others of them."""
+    """Those of ``young`` that refer to ``found``, directly or through others of them."""
     holders: dict[int, list[Any]] = {}
     for one in young:
         for part in gc.get_referents(one):
@@ -153,7 +153,7 @@ def _holders_among(young: list[Any], found: list[Any]) -> list[Any]:
 
 
 def _of_running_lines() -> Iterator[object]:
-    """What the variables of the user's functions hold that are under way."""
+    """The local variables of the user's running functions."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -162,7 +162,7 @@ def _of_running_lines() -> Iterator[object]:
 
 
 def _replace(holders: list[Any], plain: _Plain) -> None:
-    """Put plain numbers where these lie, in all that holds one."""
+    """Replace the keys of ``plain`` by its values in all holders."""
     for _ in range(_DEEPEST):
         tuples = [one for one in holders if _is_open(one, plain)]
         if not tuples:
@@ -176,7 +176,7 @@ def _replace(holders: list[Any], plain: _Plain) -> None:
 
 
 def _is_open(holder: Any, plain: _Plain) -> bool:
-    """Replace what lies in ``holder``; true for a tuple, in whose place another has to lie."""
+    """Replace items of ``holder``; true for a tuple, which has to be replaced itself."""
     if isinstance(holder, dict):
         _replace_in(holder, plain)
     elif isinstance(holder, (list, deque)):

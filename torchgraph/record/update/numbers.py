@@ -1,4 +1,4 @@
-"""The Python numbers of a step: they move while an optimizer's own step runs."""
+"""The Python numbers of a step, symbolic while an optimizer's own step runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .leaked import Leaked
 
 
 class Numbers:
-    """The numbers of one step, which move in their places while optimizers step, there alone."""
+    """The numbers of one step, which are symbolic in their places while optimizers step."""
 
     def __init__(self, step: Step, recorder: Recorder) -> None:
         self._step, self._recorder = step, recorder
         self.follow = bool(step.moving or step.reads_values)
-        """The step moves numbers of the user's, or computes with values of tensors."""
+        """True where the user's lines change numbers, or compute with values of tensors."""
         self.values: list[Any] = []
-        """By leaf: a tensor, or a number that moves."""
+        """By leaf: a tensor, or a symbolic number."""
         self.index: list[int] = []
         """By leaf, its value on the tape."""
         for leaf in step.leaves:
@@ -39,23 +39,23 @@ class Numbers:
                 self.index.append(recorder.tape.add(None))
                 self.values.append(number.make(leaf.value, Ref(self.index[-1]), recorder))
         self._now = list(self.values)
-        """By leaf: the number as it is at this point of the step; plain where Python set it."""
+        """By leaf: the present number; plain where Python set it."""
         self._changed: dict[int, object] = {}
         self._open: Collection[int] = frozenset()
-        """The leaves whose numbers move for the user's lines as well, just now."""
+        """The leaves whose numbers are symbolic for the user's lines as well, just now."""
         self.holders: dict[int, object] = {}
-        """By identity, the containers in which numbers of optimizers lie that move just now."""
+        """By identity, the containers with symbolic numbers of optimizers, just now."""
         self.scheduler_writes = SchedulerWrites()
         self.leaked = Leaked()
 
     @property
     def changed(self) -> list[tuple[Leaf, object]]:
-        """Those that the step changed, with what they are now: a `Ref`, or a constant."""
+        """The leaves that the step changed, with a `Ref` or a constant."""
         return [(self._step.leaves[position], now) for position, now in self._changed.items()]
 
     @property
     def places(self) -> dict[tuple[int, object], Leaf]:
-        """Where the numbers lie that the user's lines move, each in a leaf."""
+        """The user's numbers that are symbolic: their leaves, by place."""
         found = {}
         for position in self._step.moving:
             leaf = self._step.leaves[position]
@@ -65,13 +65,13 @@ class Numbers:
 
     @property
     def written(self) -> set[tuple[int, object]]:
-        """Where numbers of optimizers lie that the program gives another value."""
+        """The places of optimizers' numbers that the program assigns."""
         leaves = (self._step.leaves[position] for position in self._changed if self.follow)
         return {(id(leaf.root), leaf.path[0]) for leaf in leaves if not is_number(leaf.fqn)}
 
     @contextmanager
     def in_users_places(self) -> Iterator[None]:
-        """In the block, the numbers that the user's lines move lie where those find them."""
+        """Put symbolic numbers into the user's places in the block."""
         if not self.follow:
             yield
             return
@@ -93,7 +93,7 @@ class Numbers:
 
     @contextmanager
     def in_place(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
-        """Where these optimizers keep their numbers, put those that move."""
+        """Put symbolic numbers into the places of these optimizers in the block."""
         watched = nullcontext() if self._recorder.follows else self.leaked.watched()
         with watched, self._put(optimizers):
             yield
@@ -122,17 +122,17 @@ class Numbers:
                 _sweep(optimizer, around)
 
     def accept(self, optimizer: torch.optim.Optimizer) -> None:
-        """A scheduler has moved numbers of ``optimizer``, and does so after each run."""
+        """Take the numbers that a scheduler set, as it does after each run."""
         for position, leaf in self._places([optimizer]):
             self._now[position] = leaf.read()
 
     def finish(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """The step is over: what else Python has set is written down."""
+        """Record the numbers that Python has set by the end of the step."""
         for position, leaf in self._places(optimizers):
             self._meet(position, leaf)
 
     def _places(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[tuple[int, Leaf]]:
-        """Those that lie with these optimizers, under whichever one's name they are leaves."""
+        """The leaves of numbers in these optimizers, under any optimizer's name."""
         held = [part for one in optimizers for part in (*one.param_groups, *one.state.values())]
         wanted = set(map(id, held))
         for position, leaf in enumerate(self._step.leaves):
@@ -142,7 +142,7 @@ class Numbers:
                 yield position, leaf
 
     def _meet(self, position: int, leaf: Leaf) -> None:
-        """Python may have set a number between two steps: then it is that constant."""
+        """Record a number that Python set between two steps, as a constant."""
         live = leaf.read()
         node, known = number.node_of(live), number.node_of(self._now[position])
         if node is not None:
@@ -180,13 +180,13 @@ def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[object]:
 
 
 def _another(value: object) -> object:
-    """An object that is in its place alone: outlives it the step, it is somewhere else, too."""
+    """A new object for the number, held by its place alone, to detect leaks."""
     node = number.node_of(value)
     return value if node is None else number.again(node)
 
 
 def _sweep(optimizer: torch.optim.Optimizer, around: Collection[int] = ()) -> None:
-    """New numbers of param groups and state are plain ones again; not in those ``around``."""
+    """Replace new symbolic numbers in groups and state by plain ones, not in ``around``."""
     held = (*optimizer.param_groups, *optimizer.state.values())
     pending: list[Any] = [one for one in held if isinstance(one, dict) and id(one) not in around]
     while pending:

@@ -1,4 +1,4 @@
-"""Steps of optimizers and schedulers that the recorded function takes itself."""
+"""Optimizers, schedulers and scalers that the recorded function steps itself."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from .update import mark_gradients, namespaces, noting_step, trained
 
 
 class OwnSteps:
-    """Follows the optimizers, schedulers and scalers that `build` itself steps in one call.
+    """The steps of optimizers, schedulers and scalers that `build` takes itself in one call.
 
     Args:
-        begin: told the first optimizer; it refuses where the Graph has the step to do.
+        begin: called with the first optimizer; refuses where the Graph takes the step.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class OwnSteps:
         self.moved: set[str] = set()
         """Tensors of optimizers that schedulers have written."""
         self.unknown: list[Optimizer] = []
-        """Optimizers that the scan of the step did not know: the next one does."""
+        """Optimizers unknown to the scan of the step, which the next scan includes."""
         self.scaler_reads: list[Read] = []
-        """(name, scaler, attribute, value) of what scalers have updated themselves by."""
+        """(name, scaler, attribute, value) of the state from which scalers update."""
         self._running: list[tuple[Optimizer, ExitStack]] = []
         self._before: list[tuple[dict[str, object], dict[str, object]]] = []
-        """Attributes and settings as they were before a scheduler stepped."""
+        """Attributes and param groups from before a scheduler's step."""
         self._scheduler_writes: set[int] = set()
         """Optimizers, by id, whose scheduler has stepped."""
         self._acting = False
@@ -79,7 +79,7 @@ class OwnSteps:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Follow what optimizers, schedulers and grad scalers of this thread step and update."""
+        """Intercept the steps and updates of this thread's optimizers, schedulers and scalers."""
         with ExitStack() as stack:
             stack.callback(register_optimizer_step_pre_hook(self._enter).remove)
             stack.callback(register_optimizer_step_post_hook(self._leave).remove)
@@ -121,7 +121,7 @@ class OwnSteps:
             self.stepped.append(optimizer)
 
     def _stop(self, optimizer: Optimizer) -> bool:
-        """The step of an optimizer is over, or has raised; False where none was followed."""
+        """End the step of an optimizer, also by an error; False where none was followed."""
         follows = bool(self._running) and self._running[-1][0] is optimizer
         if follows:
             self._running.pop()[1].close()
@@ -143,7 +143,7 @@ class OwnSteps:
             )
 
     def _knows(self, optimizer: Optimizer) -> bool:
-        """False where its parameters are not those that it had as the step began."""
+        """False where its parameters changed since the step began."""
         return all(id(parameter) in self._step.index for parameter in trained(optimizer))
 
     def _around(self, optimizer: Optimizer) -> ExitStack:
@@ -162,7 +162,7 @@ class OwnSteps:
 
     @contextmanager
     def _marked(self, optimizer: Optimizer) -> Iterator[None]:
-        """Let the step read each gradient through an op that says whose it is.
+        """Let the step read each gradient through an op that names its parameter.
 
         Only for steps that are known not to write gradients: it reads copies.
         """
@@ -176,7 +176,7 @@ class OwnSteps:
                 parameter.grad = gradient
 
     def _with_closure(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> Arguments:
-        """The closure of ``step(closure)`` runs as the user's code does, not as the update."""
+        """The arguments of ``step(closure)``, with a closure that runs as user code."""
         closure = args[0] if args else kwargs.get("closure")
         if not callable(closure):
             return args, kwargs
@@ -194,7 +194,7 @@ class OwnSteps:
         return ((run, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": run})
 
     def put_back(self) -> None:
-        """Schedulers, and what they have moved, are as before the step."""
+        """Restore schedulers and the values that they set."""
         for held, before in reversed(self._before):
             held.clear()
             held.update(before)
@@ -202,7 +202,7 @@ class OwnSteps:
     # --- grad scalers -----------------------------------------------------------------------------
 
     def _noting_scaler(self, original: Callable[..., object]) -> Callable[..., None]:
-        """``update`` reads attributes by torch's code, where nobody looks at names."""
+        """Log the reads of ``update``, in torch's code, where names are not watched."""
 
         def update(scaler: GradScaler, *args: object, **kwargs: object) -> None:
             original(scaler, *args, **kwargs)
@@ -280,14 +280,14 @@ def classes_with(base: type, method: str) -> list[type]:
 
 
 def _with_inner(scheduler: LRScheduler) -> Iterator[LRScheduler]:
-    """A scheduler, and those that it steps."""
+    """A scheduler and its nested schedulers."""
     yield scheduler
     for one in schedulers_in(scheduler):
         yield from _with_inner(one)
 
 
 def _is_set(value: object) -> bool:
-    """True for what a scheduler may have put there: numbers, and lists of them."""
+    """True for values that schedulers set: numbers, and lists of them."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_set, value))
     return value is None or isinstance(value, (bool, int, float, torch.Tensor))

@@ -1,6 +1,6 @@
-"""A step of a user's optimizer that raises over numbers that move: taken back, run with plain ones.
+"""Optimizer steps that raise over symbolic numbers: undone, and run with plain ones.
 
-C code that asks for Python's own numbers, as ``deque(maxlen=k)`` does, refuses those that move.
+C code that needs Python's own numbers, as ``deque(maxlen=k)`` does, refuses symbolic ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HELD = (dict, list, set, deque)
 
 
 class Trial:
-    """What a step of an optimizer starts from."""
+    """The state before an optimizer's step, to undo it."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._generators = generators()
@@ -41,7 +41,7 @@ class Trial:
         self._tensors = [(tensor, tensor.data, tensor.grad) for tensor in own]
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """``tensor`` is about to be written."""
+        """Copy the memory of ``tensor`` before its first write."""
         storage = tensor.untyped_storage()
         if self.is_whole and address_of(storage) not in self._written:
             self._bytes += storage.nbytes()
@@ -50,11 +50,11 @@ class Trial:
 
     @property
     def is_whole(self) -> bool:
-        """True as long as all that was written can be put back."""
+        """True as long as all writes can be undone."""
         return self._bytes <= _MOST
 
     def put_back(self) -> None:
-        """All is as before the step, its numbers plain ones."""
+        """Restore the state, with plain numbers."""
         for held, before in self._containers.values():
             held.clear()
             if isinstance(held, dict):
@@ -101,10 +101,10 @@ def _plain(value: object) -> object:
 def tried(
     optimizers: Sequence[Optimizer], recorder: Recorder, leave: Callable[[Optimizer], object]
 ) -> Iterator[None]:
-    """Steps of users' optimizers that raise with numbers that move are run with plain ones.
+    """Run steps of users' optimizers again with plain numbers where symbolic ones make them raise.
 
     Args:
-        leave: told an optimizer whose step has raised.
+        leave: called with an optimizer whose step has raised.
     """
     with ExitStack() as stack:
         for one in optimizers:

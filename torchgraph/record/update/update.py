@@ -1,4 +1,4 @@
-"""The optimizers' part of a recorded step: their own ``step()``, over numbers that move."""
+"""The Graph's update in a recorded step: the optimizers' ``step()`` over symbolic numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .trial import tried
 
 
 class Update:
-    """Unscales, clips, scales the learning rates and steps, each for all optimizers in turn."""
+    """The update of one step: unscale, clip, scale learning rates and step."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Update:
         self._tensors = tensors
         self._evaluations = evaluations
         self.gradients: dict[int, torch.Tensor] = {}
-        """What optimizers read, by the id of the parameter, where it is asked for."""
+        """The gradients that optimizers read, by the id of the parameter, where requested."""
         self.outputs: list[tuple[OutputSpec, Ref]] = []
         """BEFORE, SKIP and NORM."""
         self.written: dict[str, set[int]] = defaultdict(set)
@@ -62,7 +62,7 @@ class Update:
         self.skipped: frozenset[int] = frozenset()
 
     def run(self, wanted: Iterable[torch.Tensor]) -> None:
-        """``wanted``: parameters whose gradients, as the optimizers read them, are returned."""
+        """Run the update; keep the gradients of the parameters ``wanted``."""
         optimizers = self._step.optimizers
         if self._options.adds_up_apart:
             self._mark_sums()
@@ -103,7 +103,7 @@ class Update:
         clip_gradients(self._step.optimizers, self._parameters(), self._options)
 
     def _evaluated(self) -> None:
-        """Gradients were computed again, for an optimizer that asked for it."""
+        """Average and clip gradients that a closure has computed anew."""
         average(self._step.optimizers, self._step.replicas)
         self._clip()
 
@@ -111,14 +111,14 @@ class Update:
         return Ref(self._recorder.index(tensor))
 
     def _mark_sums(self) -> None:
-        """Here the gradients of all micro-batches have come together."""
+        """Mark the gradients, summed over all micro-batches."""
         for optimizer in self._step.optimizers:
             mark_gradients(library.accumulated, optimizer, self._step)
         for parameter, whole in self._step.replicas.unreduced():
             _mark_gradient(library.accumulated, whole, self._step.parameter_fqn(parameter))
 
     def _parameters(self) -> list[torch.Tensor]:
-        """In the order of their modules."""
+        """The parameters in the order of their modules."""
         return [leaf.value for _, leaf in self._step.tensors() if leaf.role is Role.PARAMETER]
 
     def _measure(self) -> None:
@@ -131,7 +131,7 @@ class Update:
                     self.outputs.append((spec, self._ref(norm)))
 
     def _mark_states(self) -> None:
-        """Note what tensors hold now: `build` may have written them."""
+        """Record the states before the update; `build` may have written them."""
         with torch.no_grad():
             for leaf in self._tensors():
                 if leaf.role in (Role.PARAMETER, Role.SLOT, Role.BUFFER, Role.FREE):
@@ -154,13 +154,13 @@ class Update:
 
 
 def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Its parameters that have a gradient."""
+    """The optimizer's parameters that have a gradient."""
     own = (p for group in optimizer.param_groups for p in group["params"])
     return [parameter for parameter in own if parameter.grad is not None]
 
 
 def mark_gradients(mark: OpOverload, optimizer: torch.optim.Optimizer, step: Step) -> None:
-    """Let what follows read each gradient through an op that says whose it is."""
+    """Let later reads of each gradient pass through an op that names its parameter."""
     for parameter in trained(optimizer):
         _mark_gradient(mark, parameter, step.parameter_fqn(parameter))
 
@@ -175,7 +175,7 @@ def _mark_gradient(mark: OpOverload, parameter: torch.Tensor, fqn: str) -> None:
 def noting_step(
     step: Step, recorder: Recorder, trail: Trail, optimizer: torch.optim.Optimizer
 ) -> Iterator[None]:
-    """Note which part of the tape is the step of ``optimizer``: where one wraps another, its."""
+    """Record the span of the tape that is the step of ``optimizer``, or of the one it wraps."""
     tape, find = recorder.tape, recorder.memory.find
     gradients = {
         step.parameter_fqn(p): find(p.grad) for p in trained(optimizer) if p.grad is not None
@@ -191,13 +191,13 @@ def noting_step(
 
 
 def runs_users_code(optimizer: torch.optim.Optimizer) -> bool:
-    """True for a class of the user's, and where hooks run around a step."""
+    """True for a user's optimizer class, or one with step hooks."""
     hooked = any(map(bool, step_hooks(optimizer)))
     return hooked or not all(is_library(base.__module__) for base in type(optimizer).__mro__)
 
 
 def namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
-    """Where the optimizers' methods look up ``max``, ``min`` and ``type``."""
+    """The globals in which the optimizers' methods look up ``max``, ``min`` and ``type``."""
     classes = {cls for opt in optimizers for cls in type(opt).__mro__}
     methods = (
         inspect.unwrap(one) for cls in classes for one in vars(cls).values() if callable(one)
