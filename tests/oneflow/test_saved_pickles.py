@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import sys
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -90,6 +91,8 @@ def test_a_global_is_named(tmp_path):
     words = refused_content(wrapped(os.system), tmp_path)
     assert "'system'" in words
     assert "none of OneFlow's" in words
+    refused_content(HEAD + b"cthis\ns\nu.", tmp_path)
+    assert "this" not in sys.modules
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,16 @@ def test_a_global_is_named(tmp_path):
         b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R",
         b"coneflow\nSize\nJ\xff\xff\xff\xff\x85\x85\x81",
         b"coneflow\nSize\n\x8c\x01x\x85\x81",
+        b"cbuiltins\ndict\n](K\x01\x85K\x02\x86e\x85R",  # a tuple as a key
+        b"}N}\x8c\x09__class__cbuiltins\ndict\ns\x86b",  # attributes of a dict, a class, a list
+        b"coneflow\nTensor\nN}\x8c\x05stateconeflow\nTensor\ns\x86b",
+        b"coneflow\nTensor\n}\x8c\x01xNsb",
+        b"]}\x8c\x01xNsb",
+        b"coneflow\nTensor\n)\x81Na",
+        b"coneflow\nTensor\n)}\x92",
+        b"\x97",
+        b"\x97\x98",
+        b"Nr\xff\xff\xff\x0f",  # memory for 2**29 values
         b"\x80\x04Q",
         b"P1\n",
         b"\x82\x01",
@@ -145,6 +158,14 @@ def test_a_global_is_named(tmp_path):
 def test_opcodes_that_no_checkpoint_needs_are_refused(body, tmp_path):
     refused_content(HEAD + body + b"u.", tmp_path)
     refused_content(b"\x80\x04" + body + b".", tmp_path)
+
+
+def test_frames_end_anywhere(tmp_path):
+    """The unpickler and `pickletools` would take different bytes for what follows."""
+    for size in (0, 3, 2**40, 2**64 - 1):
+        frame = b"\x95" + struct.pack("<Q", size)
+        (tmp_path / "file").write_bytes(HEAD + frame + b"\x8c\x05abcdeu.")
+        assert load(tmp_path / "file") == "abcde"
 
 
 def test_a_pickle_that_is_deep_wide_or_in_itself_is_refused(tmp_path):
@@ -187,6 +208,11 @@ def test_one_array_in_many_places_is_refused(tmp_path):
     again = array(b"j\x00\x00\x00\x00", count) * 1000
     assert "many places" in refused_content(HEAD + b"](" + first + again + b"eu.", tmp_path)
     assert "number of bytes" in refused_content(HEAD + array(data, 10**9) + b"u.", tmp_path)
+    text = b"](X" + struct.pack("<I", count) + bytes(count) + b"r\x00\x00\x00\x00"
+    encoded = b"c_codecs\nencode\nj\x00\x00\x00\x00\x8c\x06latin1\x86R"
+    (tmp_path / "one").write_bytes(HEAD + text + encoded + b"eu.")
+    assert load(tmp_path / "one") == ["\0" * count, bytes(count)]
+    assert "many places" in refused_content(HEAD + text + encoded * 1000 + b"eu.", tmp_path)
 
 
 @pytest.mark.parametrize(

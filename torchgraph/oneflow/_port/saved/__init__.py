@@ -1,7 +1,7 @@
 """OneFlow's checkpoints: ``oneflow.save`` and ``oneflow.load``, of its formats and of torchgraph's.
 
 Touches: the file or directory at the path, plain values and tensors, the ranks where there are any.
-Never: an unpickler over a file, a link or a path that leads out of a checkpoint.
+Never: an import or a call of what a file names, a link or a path that leads out of a checkpoint.
 """
 
 from .checkpoint import save_checkpoint as save_checkpoint

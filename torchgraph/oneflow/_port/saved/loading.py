@@ -30,8 +30,8 @@ def load(
 
     Read are the directories of OneFlow 0.5 to 1.0 (with ``pickled_data``, with ``snapshot_done``,
     and those of a graph, ``model.mlir`` left aside), the single files of 0.9.1 and later, and what
-    `save` wrote (a Graph comes back as a `torchgraph.LoadedGraph`). Nothing is unpickled: OneFlow's
-    pickles are read as data.
+    `save` wrote (a Graph comes back as a `torchgraph.LoadedGraph`). OneFlow's pickles are read as
+    data: nothing that one names is imported or run.
 
     Tensors are plain ones on the CPU, without gradient, whatever device they were on. Parameters
     of OneFlow's come back as such tensors, too. ``module.load_state_dict`` of a torch module takes
@@ -66,7 +66,7 @@ def _found(place: str) -> Any:
         return reading.file_at(place)
     if kind == "torch":
         raise InvalidOption(
-            f"{place} is a file of torch.save: a pickle, and no file is unpickled here.",
+            f"{place} is a file of torch.save: a pickle, and no such file is read here.",
             fix="torch.load(path, weights_only=True) gives the tensors.",
         )
     return load_own(place)

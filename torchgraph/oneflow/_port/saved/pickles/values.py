@@ -1,7 +1,9 @@
-"""What a pickle of OneFlow's says, as values: records become tensors, arrays, dtypes and shapes."""
+"""Records of a pickle as tensors, arrays, dtypes and shapes: of known forms, or refused."""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +13,14 @@ import torch
 from ....._torch.modules import set_versions, versions_of
 from .....errors import CheckpointDamaged
 from ..dtypes import from_file, in_file, named
-from .records import ArrayRecord, DtypeRecord, Global, SizeRecord, TensorRecord, refused
+from . import unpickler as kinds
+from .unpickler import Record, refused
 
 DEPTH = 100
 """How deep a state may be nested, as `torchgraph.save` has it."""
-_NUMBERS = frozenset(
-    {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"}
-)
-"""Codes of NumPy's dtypes that hold numbers alone."""
+_NUMBERS = frozenset({"i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"})
+_BYTES = frozenset({"b1", "i1", "u1"})
+"""Codes of NumPy's dtypes that hold numbers alone, little-endian or of one byte."""
 _PLAIN = (str, int, float, complex, bool, bytes, type(None))
 
 Find = Callable[[str], torch.Tensor]
@@ -65,23 +67,18 @@ class Values:
         return found[1], found[2]
 
     def _made(self, record: Any, depth: int) -> tuple[Any, int]:
-        if isinstance(record, TensorRecord):
-            return self._tensor(record), 0
-        if isinstance(record, ArrayRecord):
-            return self._array(record), 0
-        if isinstance(record, DtypeRecord):
-            return named(str(record.number)), 0
-        if isinstance(record, SizeRecord):
-            return _size(record), 0
+        if isinstance(record, Record):
+            return self._of_record(record), 0
         if depth >= DEPTH:
             raise refused(f"it is nested deeper than {DEPTH} levels.")
         return self._container(record, depth + 1)
 
     def _container(self, record: Any, depth: int) -> tuple[Any, int]:
-        if isinstance(record, dict):
+        if isinstance(record, kinds.Items):
             items = {key: self._known(value, depth) for key, value in record.items()}
             heights = [height for _, height in items.values()]
-            made: Any = type(record)((key, value) for key, (value, _) in items.items())
+            kind = OrderedDict if isinstance(record, OrderedDict) else dict
+            made: Any = kind((key, value) for key, (value, _) in items.items())
             versions = versions_of(record)
             if versions is not None:
                 value, height = self._known(versions, depth)
@@ -92,20 +89,33 @@ class Values:
             heights = [height for _, height in parts]
             made = type(record)(value for value, _ in parts)
         else:
-            raise refused(f"it holds {_shown(record)} where a value belongs.")
+            raise refused("it holds a class where a value belongs.")
         return made, 1 + max(heights, default=0)
 
-    # --- tensors and arrays -----------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
-    def _tensor(self, record: TensorRecord) -> torch.Tensor:
-        state = record.state or {}
-        if set(state) == {"path"} and type(state["path"]) is str:
-            return self._found(state["path"])
-        data, dtype = state.get("data"), state.get("dtype")
-        known = isinstance(data, ArrayRecord) and isinstance(dtype, DtypeRecord)
-        if not known or set(state) - {"data", "dtype", "device"}:
-            raise refused("it has a tensor of a form that flow.save does not write.")
-        return _tensor_of(self.value(data), self.value(dtype))
+    def _of_record(self, record: Record) -> Any:
+        match record, record.arguments, record.state:
+            case kinds.Tensor(), (), ({"path": str() as path, **rest},) if not rest:
+                return self._found(path)
+            case kinds.Tensor(), (), ({"data": kinds.Array() as data, "dtype": dtype, **rest},) if (
+                isinstance(dtype, kinds.Dtype) and not set(rest) - {"device"}
+            ):
+                return _tensor_of(self.value(data), self.value(dtype))
+            case kinds.Dtype(), (), (int() as number,):
+                return named(str(number))
+            case kinds.Size(), (tuple() as sizes,), () if _are_sizes(sizes):
+                return torch.Size(sizes)
+            case kinds.Complex(), (float() as real, float() as imaginary), ():
+                return complex(real, imaginary)
+            case kinds.Encoded(), _, ():
+                return self._bytes(record)
+            case kinds.Number(), (dtype, content), ():
+                return self._array(dtype, (), content, "C")[()]
+            case kinds.Array(), (kinds.ArrayType, _, _), ((_, shape, dtype, is_fortran, content),):
+                return self._array(dtype, shape, content, "F" if is_fortran is True else "C")
+        name = type(record).__name__
+        raise refused(f"it has a {name} of a form that OneFlow does not write.")
 
     def _found(self, path: str) -> torch.Tensor:
         if self._find is None:
@@ -115,47 +125,52 @@ class Values:
             self._tensors[path] = self._find(path)
         return self._tensors[path]
 
-    def _array(self, record: ArrayRecord) -> Any:
-        dtype = record.dtype
-        if dtype is None or dtype.code not in _NUMBERS:
-            raise refused("it has an array of NumPy's that holds no numbers.")
-        if (dtype.order == "|") != (dtype.code in ("b1", "i1", "u1")):
-            raise refused("it has an array of NumPy's without an order of bytes.")
-        kind = np.dtype("<" + dtype.code)
-        shape = record.shape or ()
-        wanted = kind.itemsize
-        for size in shape:
-            wanted *= size
-        if wanted != len(record.content) or len(shape) > 32 or max(shape, default=0) > 2**62:
+    def _array(self, dtype: Any, shape: Any, content: Any, order: Any) -> Any:
+        kind = _numpy_dtype(dtype)
+        if type(shape) is not tuple or len(shape) > 32 or not _are_sizes(shape):
+            raise refused("it has an array of NumPy's of no shape.")
+        found = self._bytes(content)
+        if math.prod(shape) * kind.itemsize != len(found):
             raise refused("it has an array of NumPy's with another number of bytes.")
-        self._left -= len(record.content)
+        if kind == np.bool_ and found.strip(b"\0\1"):
+            raise refused("it has an array of booleans with other bytes than 0 and 1.")
+        return np.ndarray(shape, kind, found, order=order).copy(order)
+
+    def _bytes(self, content: Any) -> bytes:
+        """What a copy is made of: as many bytes in all as the pickle has."""
+        match content:
+            case kinds.Encoded(arguments=(str() as found, "latin1"), state=()):
+                pass
+            case bytes() as found:
+                pass
+            case _:
+                raise refused("it has bytes that are none, or an array of objects.")
+        self._left -= len(found)
         if self._left < 0:
             raise refused("it has one array in many places.")
-        if dtype.code == "b1" and record.content.strip(b"\0\1"):
-            raise refused("it has an array of booleans with other bytes than 0 and 1.")
-        order: Any = "F" if record.is_fortran else "C"
-        made: Any = np.ndarray(shape, kind, record.content, order=order)
-        return made[()] if record.shape is None else made.copy(order)
+        return found.encode("latin1") if isinstance(found, str) else found
+
+
+def _numpy_dtype(record: Any) -> np.dtype[Any]:
+    if isinstance(record, kinds.NumpyDtype):
+        match record.arguments, record.state:
+            case (str() as code, *_), ((_, "<", None, None, None, _, _, _),) if code in _NUMBERS:
+                return np.dtype("<" + code)
+            case (str() as code, *_), ((_, "|", None, None, None, _, _, _),) if code in _BYTES:
+                return np.dtype(code)
+    raise refused("it has an array of NumPy's that is not little-endian, or holds no numbers.")
+
+
+def _are_sizes(sizes: tuple[Any, ...]) -> bool:
+    return all(type(size) is int and 0 <= size <= 2**62 for size in sizes)
 
 
 def _tensor_of(values: Any, dtype: torch.dtype) -> torch.Tensor:
     """The tensor of an array; bfloat16 lies there as float32."""
-    if not isinstance(values, np.ndarray):
-        raise refused("it has a tensor without values.")
     made = torch.from_numpy(np.ascontiguousarray(values).reshape(values.shape))
     if made.dtype != in_file(dtype):
         raise refused(f"it has a tensor of {dtype} with values of {made.dtype}.")
     return from_file(made, dtype)
-
-
-def _size(record: SizeRecord) -> torch.Size:
-    if not all(type(size) is int and 0 <= size < 2**63 for size in record.sizes):
-        raise refused("it has a shape that is none.")
-    return torch.Size(record.sizes)
-
-
-def _shown(record: Any) -> str:
-    return ".".join(record.name) if isinstance(record, Global) else f"a {type(record).__name__}"
 
 
 def data_of(content: Any, values: Values) -> Any:
@@ -164,7 +179,7 @@ def data_of(content: Any, values: Values) -> Any:
     Raises:
         CheckpointDamaged: it is of another kind, or of a later version of the format.
     """
-    known = type(content) is dict and {"protocol_version", "data"} <= set(content)
+    known = isinstance(content, dict) and {"protocol_version", "data"} <= set(content)
     if not known or set(content) - {"protocol_version", "data", "oneflow", "__oneflow__"}:
         raise CheckpointDamaged("it is a pickle, but none that flow.save has written.")
     if content["protocol_version"] != 1:
