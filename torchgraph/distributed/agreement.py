@@ -1,4 +1,4 @@
-"""What ranks agree about before they communicate: parameters alike, and which of them are used."""
+"""Agreement between ranks before they communicate: on their parameters, and which are used."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SECONDS = 300.0
 
 
 class Agreement:
-    """What the ranks of a group tell each other before they communicate."""
+    """Exchange of JSON values between the ranks of a process group, and checks built on it."""
 
     def __init__(self, group: str) -> None:
         found = collectives.group_of(group)
         self._ranks = sorted(dist.get_process_group_ranks(found))
 
     def exchange(self, note: Any, about: str) -> list[Any]:
-        """The notes of all ranks, in their order. ``about``: what they are notes of, in words.
+        """The notes of all ranks, in the order of ranks. ``about``: a description of the notes.
 
         Raises:
             RankLost: one is gone.
@@ -44,7 +44,7 @@ class Agreement:
             return list(map(json.loads, exchange.gather(text, _SECONDS)))
 
     def check_alike(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Refuse parameters that are not those of the first rank, in order, name and kind.
+        """Refuse parameters that differ from the first rank's in order, name, dtype or shape.
 
         Raises:
             RanksDiffer: on every rank.
@@ -64,7 +64,7 @@ class Agreement:
         )
 
     def union(self, mine: Iterable[int]) -> list[int]:
-        """The numbers that any rank has."""
+        """The union of the numbers of all ranks, sorted."""
         notes = self.exchange(sorted(mine), "for which parameters it has gradients")
         return sorted(set().union(*notes))
 

@@ -13,12 +13,12 @@ from .._torch.distributed import collectives
 
 
 def may_sync() -> bool:
-    """True where there are other ranks."""
+    """True where there are other ranks to share statistics with."""
     return dist.is_available() and dist.is_initialized()
 
 
 def forward(module: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
-    """What ``module(input)`` is; the ranks of its process group share mean and variance.
+    """The result of ``module(input)``, with mean and variance shared over its process group.
 
     Args:
         input: ``(N, C, ...)``. Source: torch/nn/modules/batchnorm.py, SyncBatchNorm.forward.
@@ -51,7 +51,7 @@ def forward(module: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
 
 
 class _SyncBatchNorm(torch.autograd.Function):
-    """Statistics in float32, or in float64 for such an input."""
+    """Batch norm with shared statistics, in float32, or in float64 for a float64 input."""
 
     @staticmethod
     def forward(
@@ -66,7 +66,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         group: str,
         ranks: int,
     ) -> torch.Tensor:
-        """Ranks may have batches of different sizes."""
+        """Normalize by statistics weighted by batch sizes, which may differ between ranks."""
         values, dims = _wide(input), _but_channels(input)
         channels = input.shape[1]
         var, mean = torch.var_mean(values, dims, correction=0)
@@ -94,7 +94,7 @@ class _SyncBatchNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """The gradients of weight and bias are this rank's own: data parallel averages them."""
+        """Gradients; those of weight and bias are of this rank, and data parallel averages them."""
         input, weight, mean, scale, total = ctx.saved_tensors
         dims = _but_channels(input)
         gradient = _wide(gradients[0])
@@ -124,5 +124,5 @@ def _but_channels(input: torch.Tensor) -> list[int]:
 
 
 def _along(channels: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
-    """``(C,)`` as ``(1, C, 1, ...)``."""
+    """``(C,)`` as ``(1, C, 1, ...)``, to broadcast along the channel dimension."""
     return channels.view(1, -1, *[1] * (input.dim() - 2))

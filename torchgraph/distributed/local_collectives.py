@@ -1,4 +1,4 @@
-"""Collectives over the tensors of all ranks in one process: what each rank gets.
+"""Collectives over the tensors of all ranks in one process: the result of each rank.
 
 Each takes what the ranks of a group pass, in the order of the group, and sums in that order. So do
 two ranks of gloo to the bit, and `torch.distributed._local_tensor`; a ring of more ranks adds in
@@ -32,7 +32,7 @@ _REDUCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def meet(name: str, calls: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """What each rank gets from a functional collective.
+    """The result of each rank of one functional collective.
 
     Args:
         name: of the op, without its namespace: ``all_reduce``, ``all_gather_into_tensor``.
@@ -59,7 +59,7 @@ def meet(name: str, calls: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _written(call: Mapping[str, Any], first: str, got: Any, in_place: bool) -> Any:
-    """Where the op writes its result into a tensor that it was given, that one."""
+    """The result; written into the output or in-place argument, where there is one."""
     into = call[first] if in_place else call.get("out")
     if into is None:
         return got
@@ -70,7 +70,7 @@ def _written(call: Mapping[str, Any], first: str, got: Any, in_place: bool) -> A
 
 
 def _agree(name: str, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Raise RanksOutOfStep where the ranks pass what does not fit together."""
+    """Raise RanksOutOfStep where the arguments of the ranks do not fit together."""
     uneven = name.startswith("all_to_all")
     told = [
         {key: _kind(value, uneven) for key, value in call.items() if not _of_a_rank(key, uneven)}
@@ -140,7 +140,7 @@ def _all_to_all(tensors: Tensors, calls: Sequence[Mapping[str, Any]]) -> Tensors
 
 
 def _shards_exchanged(tensors: Tensors, calls: Sequence[Mapping[str, Any]]) -> Tensors:
-    """Each rank has gathered one dimension, and kept its part of another."""
+    """The result of each rank of an all-to-all that moves sharding to another dimension."""
     whole = torch.cat(tensors, calls[0]["gather_dim"])
     dim = calls[0]["shard_dim"]
     if whole.shape[dim] % len(tensors):

@@ -1,4 +1,4 @@
-"""Who trains with whom, as a value: part of what makes a program."""
+"""Settings of data parallelism and ZeRO as values, which are part of the key of a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import NoProcessGroup
 
 @dataclass(frozen=True)
 class DataParallel:
-    """Who averages gradients with whom; see `GraphConfig.enable_data_parallel`."""
+    """The process group that averages gradients; see `GraphConfig.enable_data_parallel`."""
 
     group: str
     """The name of the process group."""
@@ -28,7 +28,7 @@ class DataParallel:
 
 @dataclass(frozen=True)
 class Zero:
-    """What lies in parts on the ranks; see `GraphConfig.enable_zero`."""
+    """The states that are sharded over ranks; see `GraphConfig.enable_zero`."""
 
     stage: int
     shard_min_size: int

@@ -1,4 +1,4 @@
-"""Means over the ranks of a process group: gradients in buckets, buffers from the first rank.
+"""Gradients averaged over a process group in buckets, and buffers broadcast from its first rank.
 
 All by functional collectives, which name their group: what runs in eager is what is recorded.
 """
@@ -16,7 +16,7 @@ from .parallel import DataParallel
 
 @torch.no_grad()
 def averaged(gradients: Sequence[torch.Tensor], parallel: DataParallel) -> list[torch.Tensor]:
-    """The mean of each gradient over the ranks, in memory that those of a bucket share.
+    """The mean of each gradient over the ranks; means of one bucket share memory.
 
     Buckets are made here and not by a pass, as `torch._inductor.fx_passes.bucketing` would: so the
     calls in eager, which no pass sees, send and add up the same, to the last bit.
@@ -44,7 +44,7 @@ def averaged(gradients: Sequence[torch.Tensor], parallel: DataParallel) -> list[
 
 
 def _begin_mean(gradients: Sequence[torch.Tensor], parallel: DataParallel) -> torch.Tensor:
-    """Each is multiplied before all are added up, as DDP does."""
+    """Start an all-reduce of gradients divided by the number of ranks beforehand, as DDP does."""
     flat = [gradient.reshape(-1) for gradient in gradients]
     scale = 1.0 / parallel.ranks
     mine = flat[0].mul(scale) if len(flat) == 1 else torch.cat(flat).mul_(scale)
@@ -60,7 +60,7 @@ def _parts(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tenso
 
 @torch.no_grad()
 def spread(buffers: Iterable[torch.Tensor], group: str) -> None:
-    """Write the first rank's values into buffers, those of one dtype and device at a time."""
+    """Broadcast buffers from the first rank, those of one dtype and device together."""
     kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for buffer in buffers:
         kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)

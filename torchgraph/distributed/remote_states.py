@@ -44,6 +44,6 @@ def make_local(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def is_remote(tensor: torch.Tensor) -> bool:
-    """True where another rank keeps the values."""
+    """True for a tensor whose values another rank holds."""
     found = _remote.get(id(tensor))
     return found is tensor and not any(tensor.stride())

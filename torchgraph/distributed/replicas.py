@@ -53,15 +53,15 @@ def _always() -> bool:
 
 
 class Reduced(NamedTuple):
-    """Whose gradients were reduced over a group, by numbers among its parameters."""
+    """Record of one gradient reduction over a group, with positions among its parameters."""
 
     group: str
     names: str
-    """A hash of the names of all of them."""
+    """A hash of the names of all parameters of the group."""
     mine: tuple[int, ...]
-    """Those that have a gradient on this rank."""
+    """The parameters that have a gradient on this rank."""
     used: tuple[int, ...]
-    """Those that have one on any."""
+    """The parameters that have a gradient on any rank."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ReplicaGroup:
     parameters: Mapping[str, torch.Tensor]
     """By name, in the order of their modules."""
     buffers: Sequence[torch.Tensor] = ()
-    """What the first rank's are broadcast into before a step."""
+    """Buffers that are broadcast from the first rank before a step."""
     syncs: Callable[[], bool] = _always
     """True where a backward pass is to average."""
     starts: bool = True
@@ -81,10 +81,10 @@ class ReplicaGroup:
 
 @dataclass
 class Replicas:
-    """What one Graph does to stay equal on all ranks, and what the ranks have agreed about."""
+    """Data parallelism of one Graph: its groups, their gradients, and the agreements of ranks."""
 
     groups: list[ReplicaGroup] = field(default_factory=list)
-    """Those of the step as it was scanned last."""
+    """The groups of the step as it was scanned last."""
     armed: set[int] = field(default_factory=set)
     """DDP modules, by id, whose forward has run and whose gradients are to be averaged."""
     late: bool = False
@@ -92,7 +92,7 @@ class Replicas:
     shards: Shards | None = None
     """The parameters that lie in parts; None where none does."""
     reduced: list[Reduced] = field(default_factory=list)
-    """What the running call has reduced, in order."""
+    """The reductions of the running call, in order."""
     _agreements: dict[str, Agreement] = field(default_factory=dict)
     _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     """Tensors that were made equal."""
@@ -100,7 +100,7 @@ class Replicas:
     """How often `no_sync` had been entered when the running call began."""
 
     def begin(self) -> None:
-        """A call begins: parameters that no call has met become those of the first rank.
+        """Begin a call: broadcast parameters that are new to it from the first rank.
 
         Raises:
             RanksDiffer: the ranks have other parameters.
@@ -117,13 +117,13 @@ class Replicas:
                 self._known.update(dict.fromkeys(held, True))
 
     def spread(self) -> None:
-        """Buffers become those of the first rank."""
+        """Broadcast buffers from the first rank."""
         for group in self.groups:
             if group.parallel.broadcast_buffers and group.buffers:
                 spread(group.buffers, group.parallel.group)
 
     def average(self, owned: Iterable[torch.Tensor]) -> None:
-        """Average the gradients of these parameters, which nobody else holds.
+        """Average the gradients of parameters that the user's code cannot read in between.
 
         Raises:
             OutsideOfStep: the step was inside of `no_sync`, and its update is the Graph's.
@@ -143,13 +143,14 @@ class Replicas:
         self._reduce()
 
     def marks(self) -> list[list[object]]:
-        """What tells later which gradients a backward pass has written."""
+        """The state of each gradient, by which `average_since` finds those written afterwards."""
         return [[_mark(p) for p in group.parameters.values()] for group in self.groups]
 
     def average_since(self, marks: Sequence[Sequence[object]], *, keep: bool) -> None:
-        """Average the gradients that a backward pass has written since `marks`.
+        """Average the gradients written since `marks`.
 
-        ``keep``: in their places.
+        Args:
+            keep: write the means into the gradients' own memory.
         """
         for group, before in zip(self.groups, marks, strict=True):
             if group.syncs():
@@ -162,16 +163,16 @@ class Replicas:
             self.shards.spoil()
 
     def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(parameter that lies in parts, the whole tensor that has its gradient so far)."""
+        """(sharded parameter, the gathered tensor that holds its gradient so far)."""
         return iter(()) if self.shards is None else self.shards.unreduced()
 
     def refuse_write(self, tensor: torch.Tensor) -> None:
-        """Raise NotSupported for a write of what was gathered of parts."""
+        """Raise NotSupported for a write into a gathered parameter."""
         if self.shards is not None:
             self.shards.refuse_write(tensor)
 
     def covers(self, parameter: torch.Tensor) -> bool:
-        """True for one that lies in parts."""
+        """True for a sharded parameter."""
         return self.shards is not None and self.shards.holds(parameter)
 
     def _reduce(self) -> None:
@@ -204,7 +205,7 @@ class Replicas:
                 parameter.grad = own_mean if layout is None else as_dtensor(own_mean, layout)
 
     def _agreed(self, group: str, names: list[str], has: Sequence[bool]) -> list[int]:
-        """The positions of the parameters for which a rank has a gradient."""
+        """The positions of the parameters for which any rank has a gradient."""
         mine = [number for number, each in enumerate(has) if each]
         used = self._agreement(group).union(mine)
         of = hashlib.blake2s("\0".join(names).encode(), digest_size=8).hexdigest()
@@ -214,7 +215,7 @@ class Replicas:
     def _agreed_over(
         self, groups: Sequence[str], names: list[str], has: Sequence[bool]
     ) -> list[int]:
-        """The same over several groups, one after the other."""
+        """The positions of the parameters with a gradient on any rank of any of several groups."""
         for group in groups:
             used = set(self._agreed(group, names, has))
             has = [number in used for number in range(len(has))]

@@ -1,4 +1,4 @@
-"""Whether the ranks of a pipeline start from the same: each trains its stages as if all did."""
+"""Comparison of parameters over the ranks of a pipeline, which each train some of its stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE = 1 << 20
 
 
 def check_alike(options: Options, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Compare tensors over the ranks of a pipeline, all of which call it.
+    """Compare tensors over the ranks of a pipeline. Every rank has to call.
 
     Raises:
         RanksDiffer: on every rank, with the first name; where the stages have places.
@@ -51,7 +51,7 @@ def compare(peers: Peers, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
-    """A number that other bytes hardly give."""
+    """A checksum of the bytes of a tensor."""
     with torch.no_grad():
         held = local(tensor).detach().resolve_conj().resolve_neg()
         raw = held.contiguous().view(-1).view(torch.uint8)
@@ -64,6 +64,6 @@ def _checksum(tensor: torch.Tensor) -> int:
 
 
 def _weighed(numbers: torch.Tensor) -> int:
-    """Their sum, each times its place: wherever it is cut off is the same on all ranks."""
+    """The sum of numbers weighed by their position; independent of where a list is split."""
     places = torch.arange(1, numbers.numel() + 1, device=numbers.device)
     return int((numbers * places).sum())

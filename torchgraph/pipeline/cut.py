@@ -1,4 +1,4 @@
-"""A step cut at its stages: of each a forward, a backward, and what it adds up of gradients."""
+"""A step cut into stages: a forward, a backward and gradient sums for each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class StageProgram:
-    """One part of one stage: what it takes and gives, in the order of its program."""
+    """The program of one part of one stage, with the names of its inputs and outputs."""
 
     first: Program
     """For the first micro-batch: what it gives of gradients become the accumulators."""
@@ -45,7 +45,7 @@ class StageProgram:
 
 
 class Cut:
-    """A step's programs, by stage and part.
+    """The programs of a step, by stage and part.
 
     Args:
         settings: path of a module -> the number of its stage, counted from 0.
@@ -100,13 +100,13 @@ class Cut:
         }
 
     def all_places(self, *, split: bool) -> list[Place]:
-        """In the order in which they run."""
+        """All places, in the order in which they run."""
         kinds = list(StagePart) if split else [StagePart.FORWARD, StagePart.BACKWARD]
         found = [Place(part, stage) for part in kinds for stage in range(self.count)]
         return sorted(found, key=lambda place: place.order)
 
     def saved_by(self, stage: int) -> list[TensorMeta]:
-        """What a stage keeps of a micro-batch from its forward for its backward."""
+        """The values of a micro-batch that a stage saves from its forward for its backward."""
         kept = self.routes.saved[stage]
         found = {node.name: node for node in (*self.places, *self._states) if node.name in kept}
         return [TensorMeta.of(node.meta["val"]) for node in found.values()]
@@ -123,7 +123,7 @@ class Cut:
     # --- what is where ----------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Refuse what no pipeline can hold, with the user's line."""
+        """Refuse a step that no pipeline can run, with the user's line."""
         for node in self.stages.early:
             found = effects.of(node)
             what = (
@@ -154,7 +154,7 @@ class Cut:
         return next((s.fqn for s in self.program.signature.inputs if str(s.fqn) == fqn), fqn)
 
     def _outputs(self) -> dict[Place, list[Result]]:
-        """What a micro-batch returns and writes, by the place where that happens."""
+        """The results and state updates of a micro-batch, by the place that computes them."""
         found: dict[Place, list[Result]] = {}
         for out, value in self.program.returns():
             if self.parts.is_early(out, value):
@@ -164,14 +164,14 @@ class Cut:
         return found
 
     def _home_of(self, out: OutputSpec, value: object) -> int:
-        """The stage that returns what none computes."""
+        """The stage that returns a result which no stage computes."""
         states = {node: spec.fqn for spec, node in self.program.inputs()}
         fqn = states.get(value, out.target) if isinstance(value, fx.Node) else out.target
         stage = self.stages.of_module(module_of(fqn))
         return self.count - 1 if stage is None else stage
 
     def _early_states(self) -> dict[fx.Node, Place]:
-        """Inputs of the step that a micro-batch writes, by where it does so."""
+        """The inputs of the step that a micro-batch writes, by the place that writes them."""
         found: dict[fx.Node, Place] = {}
         inputs = {spec.fqn: (spec, node) for spec, node in self.program.inputs()}
         for place, outs in self.returned.items():
@@ -188,7 +188,7 @@ class Cut:
         return found
 
     def _split_backward(self) -> None:
-        """Put into the weights' part what no other stage, and no result, waits for."""
+        """Move nodes that no other stage and no result reads to the part of weight gradients."""
         awaited: set[fx.Node] = set()
         returned = {value for outs in self.returned.values() for _, value in outs}
         for node in reversed(self.stages.early):
@@ -206,7 +206,7 @@ class Cut:
                 self.places[node] = self.places[node.all_input_nodes[0]]
 
     def _nodes(self, place: Place) -> list[fx.Node]:
-        """What runs at a place, with what it computes that has none."""
+        """The nodes that run at a place, with the nodes without a place that they read."""
         wanted = {node for node, one in self.places.items() if one == place}
         terms = [term for share in self._shares.get(place, ()) for term in share.terms]
         asked = [*wanted, *terms, *(value for _, value in self.returned.get(place, ()))]
@@ -295,7 +295,7 @@ def _terms(shares: Sequence[Share]) -> list[fx.Node]:
 
 
 def _added(part: Extract, shares: Sequence[Share], results: Sequence[Result]) -> list[Result]:
-    """The gradients: added to the accumulators, or, without any, what becomes of them."""
+    """Gradient outputs: added to the accumulators, or, without any, the gradients themselves."""
     added: list[Result] = []
     taken = {storage for _, value in results for storage in storages_of(value)}
     taken.update(storage for node in part.inputs for storage in storages_of(node))
@@ -315,6 +315,6 @@ def _added(part: Extract, shares: Sequence[Share], results: Sequence[Result]) ->
 
 
 def is_expanded(node: fx.Node) -> bool:
-    """True for a tensor that shows one element several times."""
+    """True for a tensor with a stride of 0, which shows one element several times."""
     fake = node.meta["val"]
     return any(s == 0 and n > 1 for n, s in zip(fake.shape, fake.stride(), strict=True))

@@ -34,7 +34,7 @@ States = Mapping[tuple[int, int], torch.Tensor]
 
 
 class Draws:
-    """The draws of one micro-batch.
+    """The random ops of one micro-batch.
 
     Args:
         places: where each node runs.
@@ -75,7 +75,7 @@ class Draws:
         return bool(self._calls)
 
     def states(self, own: Collection[int], micro_batches: int) -> States:
-        """Draw all numbers of a step; where in the generator those of ``own`` stages begin."""
+        """Generator states at which ``own`` stages begin; draws the numbers of the whole step."""
         found: dict[tuple[int, int], torch.Tensor] = {}
         for number in range(micro_batches):
             for stage, draw in self._calls:
@@ -90,7 +90,7 @@ def _values(node: fx.Node) -> list[Any]:
 
 
 def _call(node: fx.Node) -> Callable[[], object]:
-    """Draws as ``node`` does, for nothing."""
+    """Advance the generator as ``node`` does, without a use of the numbers."""
     like = {one: TensorMeta.of(one.meta["val"]) for one in node.all_input_nodes}
     target: Any = node.target
 

@@ -1,4 +1,4 @@
-"""A part of a program as a program of its own, also the one that gathers parameters."""
+"""Extraction of a part of a program into a program of its own, also of parameter gathers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Result = tuple[OutputSpec, fx.node.Argument]
 
 
 class Given(NamedTuple):
-    """A value that a part takes from outside, by the name under which it is handed in."""
+    """A value that an extracted program takes as an input, by the name of that input."""
 
     name: str
     role: Role = Role.INPUT
 
 
 class Extract:
-    """Builds one part.
+    """Builder of a program from some nodes of another one.
 
     Args:
         program: the whole step.
@@ -81,11 +81,11 @@ class Extract:
 
     @property
     def inputs(self) -> list[fx.Node]:
-        """Its inputs and constants."""
+        """The inputs and constants of the program."""
         return [node for node in self._graph.nodes if node.op in ("placeholder", "get_attr")]
 
     def _take(self, like: fx.Node, given: Given) -> fx.Node:
-        """A further input that looks like the value of ``like``."""
+        """Add an input with the metadata of ``like``."""
         node = self._graph.placeholder(f"taken_{len(self.takes)}")
         own = own_like(mode_of(self._program), like.meta["val"])
         node.meta.update(val=own, provenance=provenance(like))
@@ -95,7 +95,7 @@ class Extract:
         return node
 
     def call(self, op: OpOverload, args: Sequence[fx.Node], origin: Provenance) -> fx.Node:
-        """A further op, over nodes of the part."""
+        """Add an op over nodes of the new program."""
         node = self._graph.call_function(op, tuple(args))
         with neutral():
             fake = evaluate(mode_of(self._program), op, with_values(tuple(args)), {})
@@ -103,7 +103,7 @@ class Extract:
         return node
 
     def finished(self, results: Sequence[Result]) -> Program:
-        """The program; ``results`` are nodes of the part, or constants."""
+        """The finished program; ``results`` are its nodes, or constants."""
         self._graph.output(tuple(value for _, value in results))
         signature = replace(
             self._program.signature,
@@ -119,7 +119,7 @@ class Extract:
 
 @dataclass(frozen=True)
 class GatherProgram:
-    """What gathers some of the parameters."""
+    """A program that all-gathers some of the sharded parameters."""
 
     program: Program
     states: tuple[int, ...]
@@ -129,7 +129,7 @@ class GatherProgram:
 
 
 class Gathers:
-    """A step whose stages take what is gathered as further inputs, like parameters.
+    """A step whose stages take gathered parameters as further inputs.
 
     Args:
         whole: gathers for itself.
@@ -145,7 +145,7 @@ class Gathers:
         """The step without what gathers."""
 
     def sources(self, position: int) -> set[int]:
-        """The step's own inputs from which an input of the stages is made; itself, for these."""
+        """The inputs of the step from which an input of the stages is made."""
         return {position} if position < self._first else self._sources[position - self._first]
 
     def _sources_of(self, value: fx.Node) -> set[int]:
@@ -153,7 +153,7 @@ class Gathers:
         return {i for i, node in enumerate(self._whole.placeholders) if node in read}
 
     def program_of(self, positions: Collection[int]) -> GatherProgram | None:
-        """What gives those of these inputs that are gathered; None where none is."""
+        """The program that gathers those of ``inputs`` that are sharded; None where none is."""
         gives = sorted(one for one in positions if one >= self._first)
         if not gives:
             return None

@@ -1,4 +1,4 @@
-"""What each stage adds up of a gradient: of a weight that several stages use, its own share."""
+"""Shares of gradients: each stage sums its own terms of the gradient of a shared weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a gradient that one stage adds up over the micro-batches."""
+    """The terms of a gradient that one stage sums over the micro-batches."""
 
     name: str
     fqn: str
@@ -28,7 +28,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Shared:
-    """A gradient: where the program reads it, and how it is summed of its shares."""
+    """A gradient: where the program reads it, and how it is summed from its shares."""
 
     mark: fx.Node
     tree: fx.Node | tuple[object, object]
@@ -38,7 +38,7 @@ class Shared:
 
 
 def is_sum(node: fx.Node) -> bool:
-    """True for an addition of two gradients that autograd has made, and nothing else reads."""
+    """True for an addition of two gradients that autograd made and that one node reads."""
     tensors = node.all_input_nodes
     return (
         node.target is aten.add.Tensor

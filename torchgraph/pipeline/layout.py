@@ -1,4 +1,4 @@
-"""Where the stages of a pipeline lie, and in which order each rank works on them."""
+"""Placement of pipeline stages on ranks, and the schedule of each rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..options.options import StageSetting
 
 @dataclass(frozen=True)
 class Layout:
-    """The stages, counted from 0, and the ranks of this process's pipeline."""
+    """The ranks of each stage, in all copies of the pipeline."""
 
     numbers: Mapping[str, int]
     """Path of a module -> its stage."""
@@ -57,16 +57,16 @@ class Layout:
 
     @property
     def copies(self) -> int:
-        """How many pipelines there are."""
+        """The number of copies of the pipeline."""
         return len(self.placed[0])
 
     @property
     def is_spread(self) -> bool:
-        """True when more than one rank takes part."""
+        """True when the pipeline has more than one rank."""
         return len({rank for ranks in self.placed for rank in ranks}) > 1
 
     def copy_of(self, rank: int) -> int:
-        """Which pipeline a rank is in.
+        """The number of the pipeline that a rank is in.
 
         Raises:
             StageNotPlaced: it is in none, or in several.
@@ -85,7 +85,7 @@ class Layout:
         return sorted({ranks[copy] for ranks in self.placed})
 
     def owners(self, copy: int) -> list[int]:
-        """The position of each stage among them."""
+        """The position of each stage among the ranks of a pipeline."""
         ranks = self.ranks_of(copy)
         return [ranks.index(placed[copy]) for placed in self.placed]
 
@@ -93,7 +93,7 @@ class Layout:
 def staged_modules(
     roots: Mapping[str, nn.Module], settings: Sequence[StageSetting]
 ) -> dict[nn.Module, int | None]:
-    """All modules, in order, each with its stage: its own, or that of the nearest around it."""
+    """All modules, in order, each with its stage: its own, or that of the nearest ancestor."""
     numbers = {setting.path: setting.stage for setting in settings}
     found: dict[nn.Module, int | None] = {}
     for prefix, root in roots.items():
@@ -140,7 +140,7 @@ MERGES = frozenset({"gpipe", "1f1b", "interleaved", "zero_bubble"})
 
 
 def order(schedule: str, owners: Sequence[int], micro_batches: int) -> dict[int, list[Act]]:
-    """What each position of the pipeline does.
+    """The actions of each position of the pipeline, in order.
 
     Raises:
         ScheduleUnfit: the stages lie otherwise than the schedule wants, or it does not take that

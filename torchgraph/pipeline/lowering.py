@@ -1,4 +1,4 @@
-"""A program with stages → what runs it: cut, lowered part by part, joined by a schedule."""
+"""Lowering of a program with stages: cut, lowered part by part, joined by a schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_pipelined(options: Options) -> bool:
 def pipelined(
     program: Program, name: str, options: Options, watched: Container[str] = ()
 ) -> Pipelined:
-    """What runs the stages of this rank.
+    """The executable of a step with stages, for this rank.
 
     Args:
         name: shown in tracebacks.
@@ -105,7 +105,7 @@ def _check_copies(layout: Layout, options: Options) -> None:
 
 
 class _Lowering:
-    """The parts of a cut step, lowered once for whoever runs them."""
+    """The parts of a cut step, each lowered once."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class _Lowering:
         return StageCode(part, first, lower(part.following, called, self._target).runs)
 
     def joined(self, owners: Sequence[int], position: int, link: Link) -> Pipelined:
-        """The stages of one rank, with the update of what they use."""
+        """The executable of the stages of one rank, with its part of the update."""
         cut, segments = self._cut, UpdatePartition(self._cut, self._update, owners, self._watched)
         own: list[SegmentCode | None] = []
         for number, segment in enumerate(segments.segments_of(position)):
@@ -179,7 +179,7 @@ class _Lowering:
 
 
 def _metas(cut: Cut) -> dict[tuple[OutputKind, str], TensorMeta]:
-    """What the results of `build` look like, as they come from the whole batch."""
+    """The metadata of the results of `build`, as the whole batch gives them."""
     found: dict[tuple[OutputKind, str], TensorMeta] = {}
     for out, value in cut.program.returns():
         fake = value.meta.get("val") if isinstance(value, fx.Node) else None

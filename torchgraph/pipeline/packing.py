@@ -1,4 +1,4 @@
-"""Values on their way between ranks: the memory that is sent, and what is made of it."""
+"""Packing of tensors into contiguous memory for point-to-point communication."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def packed(value: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
 
 
 def blank(meta: TensorMeta) -> torch.Tensor:
-    """Memory to receive a packed value in."""
+    """Uninitialized memory for a packed value."""
     return torch.empty(math.prod(_sizes(meta)), dtype=meta.dtype, device=meta.device)
 
 
 def unpacked(memory: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    """The value that was packed, in its layout."""
+    """The value that `packed` has written to ``memory``, in its layout."""
     sizes, order = _sizes(meta), _order(meta)
     dense = memory.view([sizes[dim] for dim in order])
     value = dense.permute([order.index(dim) for dim in range(len(sizes))])
@@ -39,12 +39,12 @@ def unpacked(memory: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
 
 
 def as_bytes(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The memory of packed values, one after the other."""
+    """The bytes of packed values, joined."""
     return torch.cat([value.view(torch.uint8) for value in values])
 
 
 def of_bytes(memory: torch.Tensor, metas: Sequence[TensorMeta]) -> list[torch.Tensor]:
-    """The values again, each in memory of its own."""
+    """The values that `as_bytes` has joined, each in memory of its own."""
     found, start = [], 0
     for meta in metas:
         own = blank(meta)
@@ -56,7 +56,7 @@ def of_bytes(memory: torch.Tensor, metas: Sequence[TensorMeta]) -> list[torch.Te
 
 
 def bytes_of(meta: TensorMeta) -> int:
-    """How many bytes of a value travel."""
+    """The size of a packed value in bytes."""
     return math.prod(_sizes(meta)) * meta.dtype.itemsize
 
 
@@ -66,5 +66,5 @@ def _sizes(meta: TensorMeta) -> list[int]:
 
 
 def _order(meta: TensorMeta) -> list[int]:
-    """The dimensions from the outermost in memory to the innermost."""
+    """The dimensions by descending stride."""
     return sorted(range(len(meta.shape)), key=lambda dim: -meta.stride[dim])

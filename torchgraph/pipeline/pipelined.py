@@ -1,4 +1,4 @@
-"""Pipelined: a step in stages behind the interface of one executable."""
+"""Executable of a step in pipeline stages."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from .step import StageCode, StepRun, Values
 from .update.partition import Ranks, Segment, Transfer
 
 _AT_ONCE = 32
-"""How many states travel together."""
+"""The number of states that are sent in one exchange."""
 
 
 class Link(Protocol):
-    """What the ranks of a pipeline hand each other."""
+    """Communication between the stages of a pipeline."""
 
     def run(self, step: StepRun) -> None:
-        """All micro-batches, in the order of the schedule."""
+        """Run all micro-batches, in the order of the schedule."""
 
     def exchange(self, transfers: Sequence[Transfer], values: Values) -> None:
-        """Hand values of the update over; those for this rank are put into ``values``."""
+        """Send and receive values of the update; received ones are put into ``values``."""
 
 
 @dataclass(frozen=True)
 class SegmentCode:
-    """What a rank runs between two exchanges of the update, lowered."""
+    """One segment of the update of a rank, lowered."""
 
     of: Segment
     runs: Lowered
@@ -47,7 +47,7 @@ class SegmentCode:
 
 @dataclass(frozen=True)
 class GatherCode:
-    """What a rank gathers of its stages' parameters before the micro-batches, lowered."""
+    """The gather of the parameters of a rank's stages before the micro-batches, lowered."""
 
     of: GatherProgram
     runs: Lowered
@@ -60,18 +60,18 @@ class _Progress:
     """True while each state is held by its owners alone."""
 
     def note(self, wrote: bool) -> None:
-        """A part has run."""
+        """Record whether a part that has run writes states."""
         self.wrote |= wrote
 
 
 class LocalLink:
-    """All stages in this process: micro-batches run one after the other, as without a pipeline."""
+    """All stages in this process: micro-batches run one after the other."""
 
     def __init__(self, cut: Cut) -> None:
         self._stages, self._count = cut.count, cut.micro_batches
 
     def run(self, step: StepRun) -> None:
-        """Each micro-batch forward through all stages, and back."""
+        """Run each micro-batch forward through all stages, and backward."""
         for number in range(self._count):
             for stage in range(self._stages):
                 handed = step.forward(stage, number)
@@ -85,12 +85,12 @@ class LocalLink:
                     step.weights(stage, number)
 
     def exchange(self, transfers: Sequence[Transfer], values: Values) -> None:
-        """There is nobody else."""
+        """Do nothing: all values are in this process."""
 
 
 @dataclass(frozen=True)
 class Pipelined(Composite):
-    """The stages of one rank, or of all.
+    """The executable of a step with stages: those of one rank, or all of them.
 
     Results that stages of other ranks compute are tensors on the device ``meta``: of the right
     shape, and whoever looks at their values gets an error.
@@ -100,47 +100,47 @@ class Pipelined(Composite):
     layout: Layout
     schedule: str
     codes: Mapping[Place, StageCode]
-    """Those of this rank's stages, by stage and part."""
+    """The lowered parts of this rank's stages, by stage and part."""
     gathers: GatherCode | None
     segments: Sequence[SegmentCode | None]
     exchanges: Mapping[int, Sequence[Transfer]]
     link: Link
     position: int
-    """This rank's, in its pipeline."""
+    """The position of this rank in its pipeline."""
     everybody: Ranks
     metas: Mapping[tuple[OutputKind, str], TensorMeta]
-    """What the results of `build` look like, packed."""
+    """Metadata of the results of `build`, packed."""
     handed_out: Sequence[Transfer]
-    """Results of `build` that all ranks are to have."""
+    """Results of `build` that are sent to all ranks."""
     owned: Mapping[int, Ranks]
     """States that some ranks alone write, by their positions among the step's inputs."""
     broadcasts: Sequence[Transfer]
-    """Those that all ranks are told of after each step, by position."""
+    """States that are sent to all ranks after each step, by position."""
     given: Mapping[str, int]
-    """The names of the update's inputs, by which they are handed over -> their positions."""
+    """Names of the update's inputs in transfers -> their positions."""
     alone: Pipelined | None = None
     """The same step with all stages in this process; None: this is it."""
     _progress: _Progress = field(default_factory=_Progress)
 
     @property
     def ranks(self) -> list[int]:
-        """Those of this pipeline, of which each has stages; none where all are in this process."""
+        """The ranks of this pipeline; empty where all stages are in this process."""
         copy = 0 if self.alone is None else self.layout.copy_of(here())
         return [] if self.alone is None else self.layout.ranks_of(copy)
 
     @property
     def program(self) -> Program:
-        """The whole step, not cut."""
+        """The program of the whole step."""
         return self.cut.whole
 
     @property
     def signature(self) -> Signature:
-        """That of the whole step."""
+        """The signature of the whole step."""
         return self.cut.whole.signature
 
     @functools.cached_property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """What the micro-batches return, packed, then what the update does."""
+        """The outputs of the step: packed results of the micro-batches, then of the update."""
         return (*self._returned, *self._late)
 
     @functools.cached_property
@@ -165,7 +165,7 @@ class Pipelined(Composite):
 
     @property
     def executables(self) -> tuple[Lowered, ...]:
-        """The parts of this rank's stages, in the order in which a micro-batch meets them."""
+        """The lowered parts of this rank's stages, in the order of one micro-batch."""
         places = sorted(self.codes, key=lambda place: place.order)
         parts = (one for place in places for one in _both(self.codes[place]))
         return (
@@ -179,7 +179,7 @@ class Pipelined(Composite):
         return () if self.gathers is None else (self.gathers.runs,)
 
     def remade(self, other: Callable[[Lowered], Lowered]) -> Lowered:
-        """The same stages, of what ``other`` gives for each part."""
+        """A copy in which each lowered part is replaced by ``other(part)``."""
         codes = {place: code.remade(other) for place, code in self.codes.items()}
         segments = [
             segment and replace(segment, runs=other(segment.runs)) for segment in self.segments
@@ -188,7 +188,7 @@ class Pipelined(Composite):
         return replace(self, codes=codes, gathers=gathers, segments=segments)
 
     def in_order(self) -> list[Lowered]:
-        """What a rank runs in a step, with as many micro-batches as there are."""
+        """The lowered parts that this rank runs in a step, once for each micro-batch."""
         codes = [self.codes[place] for place in sorted(self.codes, key=lambda one: one.order)]
         again = [code.following for code in codes] * (self.signature.micro_batches - 1)
         segments = [segment.runs for segment in self.segments if segment is not None]
@@ -196,12 +196,12 @@ class Pipelined(Composite):
 
     @property
     def random(self) -> bool:
-        """True when a step draws, be it for other ranks."""
+        """True when a step draws random numbers, on any rank."""
         return bool(self.cut.draws)
 
     @property
     def writes(self) -> bool:
-        """Always: the gradients are added up in place."""
+        """Always True: gradients are accumulated in place."""
         return True
 
     def wrote(self, error: BaseException) -> bool:
@@ -209,7 +209,7 @@ class Pipelined(Composite):
         return self._progress.wrote or super().wrote(error)
 
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
+        """Run one step; ``values`` are of the whole batch, results are packed on dim 0."""
         self._progress.wrote = False
         inputs = self.cut.program.signature.inputs
         taken = [*values, *self._gathered(values)]
@@ -235,7 +235,7 @@ class Pipelined(Composite):
         return (*early, *(late[o.kind, o.target] for o in self._late))
 
     def _gathered(self, values: Sequence[Any]) -> list[Any]:
-        """The further inputs of the stages; None for those of other ranks' stages."""
+        """The gathered inputs of the stages; None for those that other ranks' stages read."""
         found = [None] * (len(self.cut.program.signature.inputs) - len(values))
         if self.gathers is not None:
             made = self.gathers.runs.function([values[i] for i in self.gathers.of.states])
@@ -244,7 +244,7 @@ class Pipelined(Composite):
         return found
 
     def _release_remote(self, values: Sequence[Any]) -> None:
-        """Let the ranks have what they are told of, and let go of what others keep."""
+        """Broadcast some states, and free those that other ranks own."""
         self._hand(self.broadcasts, values, lambda tensor, value: tensor.copy_(value))
         told = {int(one.name) for one in self.broadcasts}
         for number, ranks in self.owned.items():
@@ -253,7 +253,7 @@ class Pipelined(Composite):
         self._progress.remote = bool(self.owned)
 
     def bring_home(self, values: Sequence[Any]) -> None:
-        """Let every rank have all states again, by the ranks that keep them; all call it."""
+        """Receive all states from the ranks that own them. Every rank has to call."""
         if not self._progress.remote:
             return
         inputs = self.signature.inputs
@@ -287,7 +287,7 @@ class Pipelined(Composite):
         return [share.name for shares in many for share in shares]
 
     def _unknown(self, out: OutputSpec) -> torch.Tensor:
-        """What stands for a result that other ranks have."""
+        """A meta tensor in the place of a result that other ranks have."""
         meta = self.metas[out.kind, out.target]
         return torch.empty(meta.shape, dtype=meta.dtype, device="meta")
 
@@ -324,14 +324,14 @@ def is_spread(runs: Lowered) -> bool:
 
 
 def keeps_like(runs: Lowered, other: Lowered) -> bool:
-    """True when after a step of ``other`` all is there that ``runs`` needs."""
+    """True when this rank holds, after a step of ``other``, all states that ``runs`` needs."""
     if not isinstance(other, Pipelined) or not other.owned:
         return True
     return isinstance(runs, Pipelined) and runs.keeps == other.keeps
 
 
 def bring_home(runs: Lowered, leaves: Sequence[Leaf]) -> None:
-    """Let this rank have all states again. All ranks of the pipeline call it.
+    """Receive all states from the ranks that own them. Every rank of the pipeline has to call.
 
     Args:
         leaves: what the step is bound to.

@@ -1,4 +1,4 @@
-"""The ranks of a pipeline at work: torch's runtime calls the stages, and sends what they give."""
+"""Communication of a pipeline over ranks, with the schedules of torch.distributed.pipelining."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Key = tuple[bool, int, int]
 
 
 class RankLink(Mailbox):
-    """What this rank hands to others of its pipeline, by their positions in a process group.
+    """Communication of this rank with others of its pipeline, by their positions in a group.
 
     Args:
         owners: the position of each stage.
@@ -46,7 +46,7 @@ class RankLink(Mailbox):
         )
 
     def run(self, step: StepRun) -> None:
-        """All micro-batches of the rank's stages, in the order of the schedule."""
+        """Run all micro-batches of the rank's stages, in the order of the schedule."""
         self._step = step
         after = None
         if self._draws:
@@ -100,19 +100,19 @@ class RankLink(Mailbox):
     # --- what torch's runtime sends ---------------------------------------------------------------
 
     def forward_sends(self, stage: int, number: int) -> list[P2POp]:
-        """What is sent after a forward."""
+        """The sends after a forward."""
         return self._sends((False, stage, number), stage + 1, self._routes.forward[stage])
 
     def forward_receives(self, stage: int, number: int) -> list[P2POp]:
-        """What is received for a forward."""
+        """The receives before a forward."""
         return self._receives((False, stage, number), stage - 1, self._routes.forward[stage - 1])
 
     def backward_sends(self, stage: int, number: int) -> list[P2POp]:
-        """What is sent after a backward."""
+        """The sends after a backward."""
         return self._sends((True, stage, number), stage - 1, self._routes.backward[stage - 1])
 
     def backward_receives(self, stage: int, number: int) -> list[P2POp]:
-        """What is received for a backward."""
+        """The receives before a backward."""
         return self._receives((True, stage, number), stage + 1, self._routes.backward[stage])
 
     def _sends(self, key: _Key, to: int, metas: Mapping[str, TensorMeta]) -> list[P2POp]:
@@ -129,7 +129,7 @@ class RankLink(Mailbox):
     # --- what the update exchanges ----------------------------------------------------------------
 
     def exchange(self, transfers: Sequence[Transfer], values: Values) -> None:
-        """Hand values over; those for this rank are put into ``values``."""
+        """Send and receive values of the update; received ones are put into ``values``."""
         here, ops, received = self._peers.position, [], []
         for position in sorted(set(self._owners) - {here}):
             mine = [one for one in transfers if one.source == here and position in one.targets]

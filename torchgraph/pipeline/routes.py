@@ -1,4 +1,4 @@
-"""Which values travel from stage to stage, and which a stage keeps for its backward.
+"""Values that are sent from stage to stage, and values that a stage saves for its backward.
 
 A value goes through each boundary between where it is made and where it is read, so that stages
 talk to their neighbours alone.
@@ -20,7 +20,7 @@ from .stages import Place, StagePart
 
 @dataclass
 class Routes:
-    """The values of one micro-batch on their way, by the names of their nodes."""
+    """The values of one micro-batch that are sent and saved, by the names of their nodes."""
 
     forward: dict[int, dict[str, TensorMeta]] = field(default_factory=dict)
     """Boundary i: what stage i hands to stage i + 1 after its forward."""
@@ -78,7 +78,7 @@ def _meta_of(node: fx.Node, read: Place) -> TensorMeta:
 def readers(
     places: Mapping[fx.Node, Place], needs: Mapping[Place, Iterable[fx.Node]]
 ) -> dict[fx.Node, list[Place]]:
-    """Value -> the places besides its own that read it, in the order in which these run.
+    """Value -> the other places that read it, in the order in which these run.
 
     Args:
         needs: what each place reads.

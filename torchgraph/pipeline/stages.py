@@ -1,4 +1,4 @@
-"""Which stage of a pipeline each node of a step belongs to.
+"""Assignment of each node of a step to a pipeline stage.
 
 Forward nodes are where their module is; backward nodes where the forward line is that they belong
 to. What no setting speaks of goes where its values are. What is cheap, and depends on nothing that
@@ -28,7 +28,7 @@ _CASTS = frozenset({"aten::_to_copy"})
 
 
 class StagePart(enum.IntEnum):
-    """The parts of a stage. The last two are one, unless the backward is split."""
+    """The parts of a stage; the last two are one, unless the schedule splits the backward."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -36,19 +36,19 @@ class StagePart(enum.IntEnum):
 
 
 class Place(NamedTuple):
-    """Where a node runs: in which part of which stage."""
+    """The stage of a node, and the part of that stage."""
 
     part: StagePart
     stage: int
 
     @property
     def order(self) -> tuple[int, int]:
-        """Places of one micro-batch in the order in which they run."""
+        """A sort key: places of one micro-batch in the order in which they run."""
         return self.part, -self.stage if self.part else self.stage
 
 
 class Stages:
-    """The place of each node that runs for each micro-batch.
+    """The place of each node that runs once for each micro-batch.
 
     Args:
         settings: path of a module -> the number of its stage, counted from 0.
@@ -89,7 +89,7 @@ class Stages:
     # --- what a setting says ----------------------------------------------------------------------
 
     def of_module(self, path: str) -> int | None:
-        """The stage of the module at ``path``: its own, or that of the nearest around it."""
+        """The stage of the module at ``path``: its own, or that of the nearest ancestor."""
         while path and path not in self._settings:
             path = path.rpartition(".")[0]
         return self._settings.get(path)
@@ -104,7 +104,7 @@ class Stages:
     # --- kinds of nodes ---------------------------------------------------------------------------
 
     def _behind_gradients(self) -> set[fx.Node]:
-        """The backward's nodes, and what reads them."""
+        """The nodes of the backward, and all nodes that read them."""
         found: set[fx.Node] = set()
         for node in self.early:
             backward = provenance(node).phase is Phase.BACKWARD
@@ -135,7 +135,7 @@ class Stages:
     # --- placing ----------------------------------------------------------------------------------
 
     def _placed(self, node: fx.Node, *, backward: bool) -> list[int]:
-        """The stages of what ``node`` reads."""
+        """The stages of the nodes that ``node`` reads."""
         places = (self.places.get(one) for one in node.all_input_nodes)
         return [place.stage for place in places if place and bool(place.part) is backward]
 
@@ -166,7 +166,7 @@ class Stages:
                 self.places[node] = self.places[node.all_input_nodes[0]]
 
     def _of_states(self, node: fx.Node) -> int:
-        """The stage of the state that ``node`` is the new value of; the first for all others."""
+        """The stage of the state whose new value ``node`` is; else the first stage."""
         targets = (fqn for fqn, value in self.written.items() if value is node)
         stages = (self.of_module(module_of(fqn)) for fqn in targets)
         return next((stage for stage in stages if stage is not None), 0)
@@ -190,7 +190,7 @@ class Stages:
             self.places[node] = Place(StagePart.BACKWARD, min(stage, latest))
 
     def _stages_of_lines(self) -> dict[tuple[object, object], set[int]]:
-        """(module, lines) -> the stages of the forward nodes that come from there."""
+        """(module, lines) -> the stages of the forward nodes recorded there."""
         found: defaultdict[tuple[object, object], set[int]] = defaultdict(set)
         for node, place in self.places.items():
             origin = provenance(node)

@@ -1,4 +1,4 @@
-"""One run of a pipelined step on one rank: its stages' parts, over the micro-batches."""
+"""One run of a pipelined step on one rank: the parts of its stages, over the micro-batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StageCode:
     following: Lowered
 
     def remade(self, other: Callable[[Lowered], Lowered]) -> StageCode:
-        """The same, of what ``other`` gives for each function."""
+        """A copy in which each lowered part is replaced by ``other(part)``."""
         first = other(self.first)
         return StageCode(
             self.of, first, first if self.following is self.first else other(self.following)
@@ -39,9 +39,9 @@ class StageCode:
     def run(
         self, states: Sequence[Any], values: Values, sums: Values
     ) -> tuple[tuple[Any, ...], Lowered]:
-        """What the part returns of `build`'s results, and what ran.
+        """Run the part: its results of `build`, and the executable that ran.
 
-        What it gives is put into ``values``, the gradients into ``sums``.
+        Values for other parts are put into ``values``, gradients into ``sums``.
         """
         taken = [*states, *(values[name] for name in self.of.takes)]
         again = bool(self.of.adds) and self.of.adds[0] in sums
@@ -57,7 +57,7 @@ class StageCode:
 
 
 class StepRun:
-    """The micro-batches of one step.
+    """The run of the micro-batches of one step.
 
     Args:
         codes: those of the rank's own stages.
@@ -88,11 +88,11 @@ class StepRun:
         """Output -> micro-batch -> what `build` returned."""
 
     def hand(self, stage: int, number: int, values: Values) -> None:
-        """Give a stage what its neighbour has computed for it."""
+        """Give a stage the values that the stage next to it has computed for it."""
         self._held[stage, number].update(values)
 
     def forward(self, stage: int, number: int) -> Values:
-        """Run a forward; what the next stage is to be handed."""
+        """Run a forward; returns the values for the next stage."""
         if (stage, number) in self.generators:
             torch.set_rng_state(self.generators[stage, number])
         values = self._run(Place(StagePart.FORWARD, stage), number)
@@ -101,14 +101,14 @@ class StepRun:
         return handed
 
     def backward(self, stage: int, number: int) -> Values:
-        """Run a backward, as far as others wait for it; what the stage before is to be handed."""
+        """Run a backward, without weights if it is split; returns values for the stage before."""
         values = self._run(Place(StagePart.BACKWARD, stage), number)
         handed = {name: values[name] for name in self._routes.backward.get(stage - 1, ())}
         self._keep(stage, number, self._routes.deferred[stage])
         return handed
 
     def weights(self, stage: int, number: int) -> None:
-        """Run the rest of a backward, where it is split."""
+        """Run the weight gradients of a backward that is split."""
         self._run(Place(StagePart.WEIGHT, stage), number)
         del self._held[stage, number]
 

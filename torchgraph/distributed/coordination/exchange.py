@@ -1,4 +1,4 @@
-"""What ranks tell each other before they act: a number that should be the same, or a text each.
+"""Synchronization of ranks before they act, in which each shows a number, or a text, to all.
 
 On one host over shared memory, else over the store of the process group, and not by a collective: a
 wait ends when a rank is lost, nothing is left pending that an exit would wait for, and no GPU is
@@ -34,7 +34,7 @@ _SAME, _DIFFERENT = "1", "0"
 
 
 class Exchange:
-    """Meetings of some ranks, one after the other; each rank comes to all of them.
+    """Synchronization points of some ranks, one after the other; each rank comes to all of them.
 
     Args:
         ranks: who meets, ascending; ``presence.rank`` is one of them.
@@ -53,7 +53,7 @@ class Exchange:
         self._tried = False
 
     def same(self, number: int, seconds: float) -> bool:
-        """Whether all ranks have come with this number; waits until they all have come.
+        """True when all ranks come with this number; waits until all have come.
 
         Raises:
             RankLost: one is gone.
@@ -71,7 +71,7 @@ class Exchange:
                 raise
 
     def _share_memory(self, seconds: float) -> None:
-        """Meet in shared memory from now on, where all ranks see the same."""
+        """Use shared memory from now on, if all ranks are on one host and can open the file."""
         texts = self.gather(self.presence.member.host, seconds)
         count, place = len(self.ranks), self.ranks.index(self.presence.rank)
         if len(set(texts)) > 1 or not hasattr(os, "sched_yield"):
@@ -112,7 +112,7 @@ class Exchange:
         return bool(found)
 
     def gather(self, text: str, seconds: float) -> list[str]:
-        """What each rank says, in the order of `ranks`. Raises what `same` does."""
+        """The texts of all ranks, in the order of `ranks`. Raises what `same` does."""
         self.same(0, seconds)  # so that all are past the texts of the gathering before
         with self._lock:
             me = self.presence.rank
@@ -142,7 +142,7 @@ class Exchange:
         self._wait_for(lambda: store.check(keys), seconds)
 
     def _wait_for(self, holds: Callable[[], bool], seconds: float) -> None:
-        """Wait on, of ``seconds`` since the meeting began, and look who is there."""
+        """Wait until ``holds``, at most ``seconds`` since it began, and watch for lost ranks."""
         store, begun = self._store, time.monotonic() - _AT_ONCE.total_seconds()
         told = f"waits/{self.meetings}/{self.presence.rank}"
         store.set(told, self.about)
@@ -155,7 +155,7 @@ class Exchange:
         store.delete_key(told)
 
     def _longer(self, begun: float, seconds: float) -> float:
-        """Until when to wait now that it is late.
+        """The new deadline of a wait whose deadline has passed.
 
         Raises:
             RankAbsent: it has no end.
@@ -190,7 +190,7 @@ class Exchange:
 
 
 def all_reached(presence: Presence, what: str, groups: set[int], seconds: float) -> tuple[int, ...]:
-    """The ranks that are reached over groups, from this one to those of its groups, and so on.
+    """The ranks connected to this one by groups, directly or over groups of other ranks.
 
     Args:
         what: it is done in the groups, in words that are the same on all of them.
@@ -222,7 +222,7 @@ _exchanges: WeakKeyDictionary[Presence, dict[tuple[int, ...], Exchange]] = WeakK
 
 
 def exchange_of(presence: Presence, ranks: Sequence[int]) -> Exchange:
-    """Where some ranks meet, this one among them; one and the same for all who ask."""
+    """The `Exchange` of some ranks, this one among them; the same object for the same ranks."""
     held = _exchanges.setdefault(presence, {})
     key = tuple(ranks)
     if key not in held:

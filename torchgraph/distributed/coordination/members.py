@@ -1,4 +1,4 @@
-"""Where a rank runs, and whether its process is still there: known at once on the same host."""
+"""The process of a rank, and the detection of its end: at once for one on the same host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Member(NamedTuple):
-    """The process of a rank."""
+    """Identity of the process of a rank: its host, process id and start time."""
 
     host: str
     """Equal where process ids mean the same."""
@@ -25,7 +25,7 @@ class Member(NamedTuple):
 
     @classmethod
     def here(cls) -> Member:
-        """This process, which opens its door."""
+        """The identity of this process; creates its `door`."""
         pid = os.getpid()
         handle, door = tempfile.mkstemp(prefix=f"torchgraph-rank-{pid}-")
         os.close(handle)
@@ -33,25 +33,25 @@ class Member(NamedTuple):
 
     @classmethod
     def parse(cls, data: bytes) -> Member:
-        """Read what `text` has written."""
+        """The identity that `text` has written."""
         return cls(*json.loads(data))
 
     def text(self) -> str:
-        """For the store."""
+        """The identity as JSON, for the store."""
         return json.dumps(self)
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there, of one on this host; one that nobody has reaped is not."""
+        """True while a process on this host runs; a zombie process does not."""
         return bool(self.started) and started(self.pid) == self.started
 
     @property
     def has_left(self) -> bool:
-        """Whether it has said that it goes, of one on this host."""
+        """True when a process on this host has announced its end."""
         return not os.path.exists(self.door)
 
     def close(self) -> None:
-        """Take its door away: it goes, or it was killed and did not."""
+        """Remove its `door`: the process ends, or was killed."""
         with suppress(OSError):
             os.unlink(self.door)
 
@@ -69,7 +69,7 @@ def _host() -> str:
 
 
 def started(pid: int) -> str:
-    """When a process of this host began; empty where there is none, or it is only not reaped."""
+    """The start time of a process on this host; empty for none, and for a zombie process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -85,7 +85,7 @@ def started(pid: int) -> str:
 
 
 class Deaths:
-    """Waits for the end of processes of this host."""
+    """Watch for the end of processes on this host."""
 
     def __init__(self) -> None:
         self._woken, self._wakes = os.pipe()
@@ -94,7 +94,7 @@ class Deaths:
         self._members: dict[int, Member] = {}
 
     def watch(self, rank: int, member: Member) -> None:
-        """Wait for the end of one more."""
+        """Watch the process of one more rank."""
         if rank in self._members:
             return
         self._members[rank] = member
@@ -103,11 +103,11 @@ class Deaths:
 
     @property
     def watched(self) -> Mapping[int, Member]:
-        """Those that are waited for, by rank."""
+        """The watched processes, by rank."""
         return self._members
 
     def wait(self, seconds: float) -> list[int]:
-        """The ranks that have ended, after ``seconds`` at the latest; each is given once."""
+        """The ranks whose process has ended, after at most ``seconds``; each is returned once."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         for handle in self._handles.values():
@@ -122,5 +122,5 @@ class Deaths:
         return gone
 
     def wake(self) -> None:
-        """End a wait of another thread's."""
+        """End the `wait` of another thread."""
         os.write(self._wakes, b"x")

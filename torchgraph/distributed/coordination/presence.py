@@ -1,4 +1,4 @@
-"""Who is there: each rank says where it runs, and a thread notices when one of them is gone.
+"""Liveness of ranks: each registers its process, and a thread notices when one of them ends.
 
 A process of this host is seen to end at once, and told to the others by the store of the process
 group. Of each other host one rank says every second that it is there.
@@ -39,7 +39,7 @@ _FINDING = 3.0
 
 
 class Presence:
-    """This rank among the others, from the first call of a Graph to the end of the process group.
+    """Liveness of all ranks as seen by this one, until the end of the process group.
 
     Args:
         store: of the process group.
@@ -79,7 +79,7 @@ class Presence:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """In the block this rank may wait for others; it ends if they are lost and it does not."""
+        """Mark the block as waiting for other ranks: if one is lost, the process ends in time."""
         self._inside += 1
         try:
             yield
@@ -89,7 +89,7 @@ class Presence:
 
     @contextmanager
     def takes_long(self, what: str) -> Iterator[None]:
-        """In the block others wait longer for this rank."""
+        """Let other ranks wait longer for this one while the block runs."""
         before, self.busy = self.busy, what
         try:
             yield
@@ -97,17 +97,17 @@ class Presence:
             self.busy = before
 
     def busy_at(self, store: Store, rank: int) -> str:
-        """What another rank does that takes long; ``store``: a connection of the caller's."""
+        """The long task of another rank, empty for none; ``store``: a connection of the caller."""
         key = f"busy/{rank}"
         return store.get(key).decode() if store.check([key]) else ""
 
     def raise_if_lost(self, error: BaseException | None = None) -> None:
-        """Raise RankLost where one is."""
+        """Raise RankLost where a rank is lost."""
         if self.lost:
             raise RankLost(_words(self.lost)) from error
 
     def explain(self, error: Exception) -> None:
-        """Raise RankLost where that is what ``error`` comes from; waits for the news of it."""
+        """Raise RankLost where a lost rank explains ``error``; waits until a loss is known."""
         if isinstance(error, RankLost):
             return
         self.raise_if_lost(error)
@@ -129,14 +129,14 @@ class Presence:
 
     @property
     def _patience(self) -> float:
-        """How long news may take: of another host, until it gives no sign."""
+        """Seconds until a loss is known: longer for other hosts, which are seen by heartbeats."""
         far = any(member.host != self.member.host for member in self.members.values())
         return _FINDING + (_BEAT_LIMIT if far else 0.0)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def leave(self, how: str) -> None:
-        """Say that this rank goes, so that nobody takes it for lost."""
+        """Announce that this rank leaves, so that no other takes it for lost."""
         if self._ended or os.getpid() != self.member.pid:  # a forked child is no rank
             return
         self._ended = True
@@ -146,7 +146,7 @@ class Presence:
                 self._store.set(f"left/{self.rank}", how)
 
     def stop(self) -> None:
-        """End the thread: one that is in C++ while Python ends would take the process with it."""
+        """End the thread: Python must not exit while a daemon thread runs C++ code."""
         atexit.unregister(self._exits)
         self._ended = True
         self._stop.set()
@@ -233,7 +233,7 @@ class Presence:
             _say(_words({rank: what}))
 
     def _beat(self) -> None:
-        """The lowest rank of a host speaks for it, and listens to the others."""
+        """Send the heartbeat of this host, if this is its lowest rank, and check all others."""
         own = self.member.host
         here = [r for r, m in self.members.items() if m.host == own and r not in self.lost]
         if self.rank != min(here) or len(self.members) < self.world:
@@ -262,7 +262,7 @@ class Presence:
                 self._tell_loss(rank)
 
     def _insist(self) -> None:
-        """End the process where a call waits for a rank that will not come."""
+        """End the process when a call waits too long for a lost rank."""
         if not (self.lost and self._inside):
             self._since = 0.0
             return
@@ -294,7 +294,7 @@ _PHRASES = (
 
 
 def _is_of_communication(error: BaseException) -> bool:
-    """True for what a collective raises whose partner is gone, or the store."""
+    """True for an error that a collective or the store raises when the other side is gone."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -320,7 +320,7 @@ _AVAILABLE = dist.is_available()
 
 
 def several_ranks() -> bool:
-    """True where there is a process group of real processes, and more than one rank in it."""
+    """True with a process group of several ranks that is not torch's "fake" one."""
     return (
         _AVAILABLE
         and dist.is_initialized()
@@ -330,7 +330,7 @@ def several_ranks() -> bool:
 
 
 def presence() -> Presence:
-    """This rank's, made when it is first asked for."""
+    """The `Presence` of this rank, made on first use."""
     global _present, _group, _number
     with _lock:
         if _present is None or _group is not dist.group.WORLD:
@@ -344,7 +344,7 @@ def presence() -> Presence:
 
 
 def own_store(name: str) -> Store:
-    """A connection of its own to the store of the process group, with keys of its own."""
+    """A separate connection to the store of the process group, with a key prefix of its own."""
     prefix = f"torchgraph/{_number}/{name}"
     return process_groups.connection(process_groups.default_store(), prefix)
 

@@ -1,4 +1,4 @@
-"""OneFlow's words for ranks, devices and layouts, over DeviceMesh and DTensor.
+"""OneFlow's API for ranks, devices and layouts, over DeviceMesh and DTensor.
 
 Touches: process groups, meshes and DTensor, which is loaded when a word needs it.
 Never: a Graph, a program.

@@ -66,7 +66,7 @@ def to_local(x: Module) -> Module: ...
 @overload
 def to_local(x: torch.Tensor) -> torch.Tensor: ...
 def to_local(x: torch.Tensor | nn.Module) -> torch.Tensor | nn.Module:
-    """What this rank holds of a DTensor; of a module, in place. OneFlow: ``x.to_local``.
+    """The local shard of a DTensor; of a module, in place. OneFlow: ``x.to_local``.
 
     Raises:
         PlacementMismatch: a tensor that is no DTensor.
@@ -107,7 +107,7 @@ def _check_dims(name: str, shape: Sequence[int], how: Sequence[sbp]) -> None:
 def _laid_out(
     name: str, tensor: torch.Tensor, where: placement, how: tuple[sbp, ...]
 ) -> torch.Tensor:
-    """A parameter that each rank holds whole."""
+    """A parameter as a DTensor, made from a tensor that each rank holds whole."""
     if is_dtensor(tensor):
         return _anew(tensor.detach(), where, how)
     if words.partial_sum in how:
@@ -153,13 +153,13 @@ def _of_parts(x: torch.Tensor, where: placement, how: tuple[sbp, ...]) -> torch.
 
 
 def _coordinates(where: placement) -> list[tuple[tuple[int, ...], int]]:
-    """Where each rank is in the grid."""
+    """The coordinates of each rank in the mesh."""
     places = itertools.product(*map(range, where.shape))
     return list(zip(places, where.members, strict=True))
 
 
 def _evened(x: torch.Tensor, parts: Parts, where: placement) -> torch.Tensor:
-    """This rank's part of the tensor as it is split evenly."""
+    """The local shard of this rank when the tensor is split evenly."""
     if x.requires_grad:
         raise PlacementMismatch(
             f"The parts, of sizes {parts.words}, are no even split of {list(parts.shape)}, and no "
@@ -178,7 +178,7 @@ def _evened(x: torch.Tensor, parts: Parts, where: placement) -> torch.Tensor:
 
 
 def _anew(x: Any, where: placement | None, how: Sbp | None) -> torch.Tensor:
-    """A DTensor, laid out as asked for."""
+    """A DTensor redistributed to the layout that was asked for."""
     here = placement.of(x)
     where = here if where is None else where
     layout = words.each(words.of(x) if how is None else how, where.ndim)
@@ -193,7 +193,7 @@ def _anew(x: Any, where: placement | None, how: Sbp | None) -> torch.Tensor:
 
 
 def _as_sum(x: Any, layout: Sequence[sbp], module: Any) -> torch.Tensor:
-    """A tensor as a sum of parts: along those dimensions, the first rank has it, others zeros."""
+    """A tensor as partial sums: along those dimensions the first rank has it, others zeros."""
     held = words.of(x)
     is_new = [
         new == words.partial_sum and old != words.partial_sum
@@ -220,7 +220,7 @@ def _as_sum(x: Any, layout: Sequence[sbp], module: Any) -> torch.Tensor:
 
 
 def _aliases(x: Any, here: placement, where: placement, layout: Sequence[sbp]) -> torch.Tensor:
-    """The same tensor on other ranks, or on the same ones as another grid. All ranks come."""
+    """The tensor on other ranks, or on the same ones as another mesh. Every rank has to call."""
     if x.requires_grad:
         raise PlacementMismatch(
             f"No gradient flows back from {where!r} to {here!r}.",

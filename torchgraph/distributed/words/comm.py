@@ -15,13 +15,13 @@ from . import process
 
 
 def all_reduce(tensor: torch.Tensor) -> None:
-    """The sum over all ranks, into ``tensor``."""
+    """Write the sum over all ranks into ``tensor``."""
     if _together():
         dist.all_reduce(tensor)
 
 
 def all_gather(tensor_list: list[torch.Tensor], tensor: torch.Tensor) -> None:
-    """Each rank's tensor, into a list that has a tensor for each rank."""
+    """Write the tensors of all ranks into a list that has a tensor for each rank."""
     _check_count(tensor_list)
     if _together():
         dist.all_gather(tensor_list, tensor)
@@ -30,7 +30,7 @@ def all_gather(tensor_list: list[torch.Tensor], tensor: torch.Tensor) -> None:
 
 
 def all_gather_into_tensor(output_tensor: torch.Tensor, input_tensor: torch.Tensor) -> None:
-    """The tensors of all ranks, one after the other along dimension 0, into ``output_tensor``."""
+    """Write the tensors of all ranks, joined along dimension 0, into ``output_tensor``."""
     if _together():
         dist.all_gather_into_tensor(output_tensor, input_tensor)
     else:
@@ -38,13 +38,13 @@ def all_gather_into_tensor(output_tensor: torch.Tensor, input_tensor: torch.Tens
 
 
 def broadcast(tensor: torch.Tensor, src: int) -> None:
-    """What rank ``src`` has, into each rank's tensor."""
+    """Write the tensor of rank ``src`` into that of each rank."""
     if _together(src):
         dist.broadcast(tensor, src)
 
 
 def reduce(tensor: torch.Tensor, dst: int) -> None:
-    """The sum over all ranks, into the tensor of rank ``dst``; the others keep theirs."""
+    """Write the sum over all ranks into the tensor of rank ``dst``; other ranks keep theirs."""
     if _together(dst):
         kept = tensor.clone()
         dist.reduce(tensor, dst)
@@ -55,7 +55,7 @@ def reduce(tensor: torch.Tensor, dst: int) -> None:
 def scatter(
     tensor: torch.Tensor, scatter_list: Sequence[torch.Tensor] | None = None, src: int = 0
 ) -> None:
-    """Rank ``src`` gives each rank one of its list, into ``tensor``."""
+    """Write one tensor of the list of rank ``src`` into ``tensor`` of each rank."""
     if process.get_rank() == src:
         _check_count(scatter_list)
     if _together(src):
@@ -68,7 +68,7 @@ def scatter(
 def gather(
     tensor: torch.Tensor, gather_list: list[torch.Tensor] | None = None, dst: int = 0
 ) -> None:
-    """Each rank's tensor, into the list of rank ``dst``."""
+    """Write the tensors of all ranks into the list of rank ``dst``."""
     if process.get_rank() == dst:
         _check_count(gather_list)
     if _together(dst):
@@ -78,7 +78,7 @@ def gather(
 
 
 def reduce_scatter(output: torch.Tensor, input_list: Sequence[torch.Tensor]) -> None:
-    """The sum over all ranks of the list's element of this rank, into ``output``."""
+    """Write the sum over all ranks of the list element of this rank into ``output``."""
     _check_count(input_list)
     if _together():
         summed = torch.stack(list(input_list))
@@ -95,7 +95,7 @@ def barrier() -> None:
 
 
 def _together(rank: int = 0) -> bool:
-    """Whether there are other ranks to talk to."""
+    """True where there is more than one rank."""
     world = process.get_world_size()
     if not 0 <= rank < world:
         raise PlacementMismatch(f"rank {rank} is not there, with {world} in all.")

@@ -1,4 +1,4 @@
-"""``tg.env``: which of the processes this one is. OneFlow: ``oneflow.env``."""
+"""``tg.env``: the rank of this process, and the number of ranks. OneFlow: ``oneflow.env``."""
 
 from .placement import placement
 from .process import (

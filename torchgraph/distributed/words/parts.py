@@ -1,4 +1,4 @@
-"""Parts of a tensor on the ranks of a grid: what they are together, and how an even split is."""
+"""Shards of a tensor on the ranks of a mesh: the whole tensor, and its even split."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Place = tuple[int, ...]
 
 
 class Parts:
-    """What the ranks of a grid hold.
+    """Shapes of the shards of one tensor on the ranks of a mesh.
 
     Args:
-        told: place in the grid -> (shape, dtype) of what is held there.
-        grid: the shape of the grid.
-        how: how the tensor lies, by dimension of the grid.
+        told: place in the mesh -> (shape, dtype) of the shard there.
+        grid: the shape of the mesh.
+        how: the layout of the tensor, by dimension of the mesh.
 
     Raises:
-        PlacementMismatch: they are not of one tensor.
+        PlacementMismatch: the shards are not of one tensor.
     """
 
     def __init__(
@@ -37,27 +37,27 @@ class Parts:
 
     @property
     def stride(self) -> tuple[int, ...]:
-        """That of a contiguous tensor of that shape."""
+        """The stride of a contiguous tensor of the whole shape."""
         sizes = [max(size, 1) for size in self.shape]
         return tuple(torch.Size(sizes[at + 1 :]).numel() for at in range(len(sizes)))
 
     @property
     def are_even(self) -> bool:
-        """Whether they are as DTensor splits a tensor."""
+        """True when the shards are those into which DTensor splits a tensor."""
         return all(list(shape) == self._sizes(at) for at, (shape, _) in self._told.items())
 
     @property
     def words(self) -> str:
-        """The shapes, for a message."""
+        """The shapes of the shards, for an error message."""
         return ", ".join(str(list(shape)) for shape, _ in self._told.values())
 
     @property
     def even_words(self) -> str:
-        """The shapes of an even split, for a message."""
+        """The shapes of an even split, for an error message."""
         return ", ".join(str(self._sizes(at)) for at in self._told)
 
     def together(self, held: Mapping[Place, torch.Tensor]) -> torch.Tensor:
-        """The whole tensor of all parts."""
+        """The whole tensor, joined from its shards."""
 
         def join(one: sbp, parts: list[torch.Tensor]) -> torch.Tensor:
             if one.kind == "split":
@@ -68,7 +68,7 @@ class Parts:
         return whole
 
     def even(self, whole: torch.Tensor, place: Place) -> torch.Tensor:
-        """The part of an even split at a place; of a sum, all of it at the first place."""
+        """The even shard at a place of the mesh; of partial sums, the whole at the first place."""
         for at, count, one in zip(place, self._grid, self._how, strict=True):
             if one.dim is not None:
                 start, size = _chunk(whole.shape[one.dim], count, at)
@@ -85,7 +85,7 @@ class Parts:
         return sizes
 
     def _together(self, held: Any, join: Any) -> Any:
-        """Join what is held, along the last dimension of the grid first."""
+        """Join values of all places, along the last dimension of the mesh first."""
         found = {place: held(place) for place in itertools.product(*map(range, self._grid))}
         for number in reversed(range(len(self._grid))):
             rows = itertools.product(*map(range, self._grid[:number]))
@@ -109,7 +109,7 @@ class Parts:
 
 
 def _chunk(size: int, count: int, number: int) -> tuple[int, int]:
-    """Where a part of so many begins, and its size: as `torch.chunk` has it."""
+    """The start and size of one chunk, as `torch.chunk` splits."""
     most = -(-size // count)
     start = min(number * most, size)
     return start, min(most, size - start)

@@ -57,12 +57,12 @@ class placement:
 
     @classmethod
     def all(cls, type: str) -> placement:
-        """All ranks."""
+        """A placement over all ranks."""
         return cls(type, list(range(get_world_size())))
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> placement:
-        """Where a DTensor lies. OneFlow: ``tensor.placement``.
+        """The placement of a DTensor. OneFlow: ``tensor.placement``.
 
         Raises:
             PlacementMismatch: it is none.
@@ -74,17 +74,17 @@ class placement:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the grid of ranks has."""
+        """The number of dimensions of the mesh."""
         return len(self.shape)
 
     @property
     def members(self) -> tuple[int, ...]:
-        """All ranks of it, one after the other."""
+        """All ranks of the placement, in order."""
         return tuple(_flat(self.ranks))
 
     @property
     def mesh(self) -> DeviceMesh:
-        """torch's word for it.
+        """The placement as torch's `DeviceMesh`.
 
         Raises:
             PlacementMismatch: there is no process group, or no such device.
@@ -93,7 +93,7 @@ class placement:
 
     @property
     def group(self) -> Any:
-        """The process group of all of its ranks."""
+        """The process group of all ranks of the placement."""
         return self._mesh_and_group()[1]
 
     def _mesh_and_group(self) -> tuple[DeviceMesh, Any]:

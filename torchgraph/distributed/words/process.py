@@ -1,4 +1,4 @@
-"""Which of the processes this one is.
+"""The rank of this process, and the number of ranks.
 
 Before a process group is made, the variables of torchrun say it; without them, this is rank 0 of 1.
 """
@@ -20,7 +20,7 @@ def get_rank() -> int:
 
 
 def get_world_size() -> int:
-    """How many processes there are."""
+    """The number of processes."""
     return dist.get_world_size() if _is_initialized() else environment.world_size()
 
 
@@ -31,7 +31,7 @@ def get_local_rank() -> int:
 
 
 def get_node_size() -> int:
-    """How many machines there are, as torchrun has it; 1 where nobody says so."""
+    """The number of machines, by torchrun's variables; 1 without them."""
     return -(-get_world_size() // _local_world_size())
 
 
@@ -55,4 +55,4 @@ def init() -> None:
 
 
 def init_rdma() -> None:
-    """Nothing: NCCL itself uses RDMA where it is there."""
+    """Do nothing: NCCL uses RDMA by itself where it is available."""

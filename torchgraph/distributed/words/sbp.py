@@ -18,13 +18,13 @@ from ..errors import PlacementMismatch
 
 @dataclass(frozen=True, repr=False)
 class sbp:
-    """How a tensor lies along one dimension of a placement; made by the names of this module."""
+    """Layout of a tensor along one dimension of a placement; made by the names of this module."""
 
     kind: str
     dim: int | None = None
 
     def __call__(self) -> sbp:
-        """Itself: ``sbp.broadcast()`` is ``sbp.broadcast``."""
+        """The object itself, so that ``sbp.broadcast()`` is ``sbp.broadcast``."""
         return self
 
     def __repr__(self) -> str:
@@ -32,7 +32,7 @@ class sbp:
 
     @property
     def layout(self) -> Any:
-        """DTensor's word for it."""
+        """The layout as DTensor's `Placement`."""
         module = layouts.dtensor()
         if self.kind == "split":
             return module.Shard(self.dim)
@@ -59,7 +59,7 @@ def split(dim: int) -> sbp:
 
 
 def of(tensor: torch.Tensor) -> tuple[sbp, ...]:
-    """How a DTensor lies, by dimension of its mesh. OneFlow: ``tensor.sbp``.
+    """The layout of a DTensor, by dimension of its mesh. OneFlow: ``tensor.sbp``.
 
     Raises:
         PlacementMismatch: it is none, or lies as no word says.
@@ -81,7 +81,7 @@ def of(tensor: torch.Tensor) -> tuple[sbp, ...]:
 
 
 def each(given: object, count: int) -> tuple[sbp, ...]:
-    """One for each dimension of a placement; a single one stands for a placement of one.
+    """One layout for each dimension of a placement; a single one for a placement of one.
 
     Raises:
         PlacementMismatch: others than there are dimensions, or what is no sbp.

@@ -1,4 +1,4 @@
-"""Modules that read the whole of a parameter by its name, where they hold a part of it."""
+"""Modules that hold a sharded parameter and read it whole by its name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Read = Callable[[torch.Tensor, bool], torch.Tensor]
 
 
 class _Reader:
-    """Base of the classes that are made here."""
+    """Marker base of the module classes that are made here."""
 
 
 def let_read_whole(module: nn.Module, read: Read, parts: Container[int]) -> None:
-    """Let ``module`` get by its names, for each parameter among ``parts``, what ``read`` says.
+    """Let ``module`` return ``read(parameter)`` under the names of its parameters in ``parts``.
 
     For that it has a class of its own, which is called as its class was. What it holds, and
     ``module.parameters()`` gives, is the DTensor.

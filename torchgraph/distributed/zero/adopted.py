@@ -1,4 +1,4 @@
-"""Parameters that torch's `fully_shard` has cut: they lie in parts already."""
+"""Parameters that torch's `fully_shard` has sharded before."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .unit import CutParameter
 
 
 def adopted(modules: Sequence[Any]) -> tuple[Zero, DataParallel, list[tuple[Any, ...]]] | None:
-    """What `fully_shard` was asked for, and what each module gathers; None: nothing.
+    """The settings of `fully_shard`, and the parameters of each wrapped module; None for none.
 
-    That is the parts, their peers and their precision.
+    A wrapped module is described by its sharded parameters, their peers and their precision.
 
     Args:
-        modules: those that were wrapped.
+        modules: the modules that `fully_shard` was called with.
 
     Raises:
-        NotSupported: it was asked for what nobody else can do.
+        NotSupported: `fully_shard` was asked for what `Shards` cannot do.
     """
     fsdp.reshard(modules)
     groups = fsdp.groups_of(modules)

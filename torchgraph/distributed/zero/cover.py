@@ -1,4 +1,4 @@
-"""Which parameters of a Graph lie in parts: what its options ask for, or `fully_shard` has done."""
+"""The sharded parameters of a Graph, by its options or by `fully_shard`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .shards import Shards
 def shards_of(
     modules: Sequence[nn.Module], zero: Zero | None, parallel: DataParallel | None
 ) -> Shards | None:
-    """What keeps them, made for a step of ``modules``; None where none is to lie in parts.
+    """The `Shards` for a step of ``modules``; None where no parameter is to be sharded.
 
     Raises:
-        NotSupported: `fully_shard` was asked for what nobody else can do.
+        NotSupported: `fully_shard` was asked for what `Shards` cannot do.
     """
     wrapped = fsdp.wrapped(modules)
     found = adopted(wrapped)

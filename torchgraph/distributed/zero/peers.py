@@ -1,4 +1,4 @@
-"""The ranks among which parameters lie in parts, and the means of gradients over them."""
+"""The ranks over which parameters are sharded, and means of gradients over them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..._torch.distributed import collectives
 
 @dataclass(frozen=True)
 class Precision:
-    """Dtypes that differ from a parameter's; None: its own."""
+    """Dtypes of mixed precision; None stands for the dtype of the parameter."""
 
     computes: torch.dtype | None = None
     """What modules compute with."""
@@ -21,37 +21,37 @@ class Precision:
 
 @dataclass(frozen=True)
 class Peers:
-    """A process group, each rank of which has its part; and those that have the same parts."""
+    """The process group over which parameters are sharded, and settings of its reductions."""
 
     group: str
     """The name of the process group."""
     ranks: int
-    """How many it has."""
+    """The number of ranks of the group."""
     rank: int
-    """Which of them this is."""
+    """This rank in the group."""
     scatters: bool
     """Gradients are reduced to the rank whose part it is, else on all ranks."""
     divisor: float
-    """What the sum of all gradients is divided by."""
+    """The divisor of the sum of all gradients."""
     hooked: bool = True
     """Hooks of parameters run as in DDP, on this rank's gradients; else where the means are."""
     alike: str = ""
     """The name of the process group of the ranks that have the same parts; empty: no other has."""
 
     def own_mean(self, whole: torch.Tensor) -> torch.Tensor:
-        """The mean of this rank's part: ``(n,)``, of ``(ranks, n)``."""
+        """Reduce-scatter to the mean of this rank's shard: ``(n,)``, of ``(ranks, n)``."""
         if not self.scatters:
             return self.mean(whole)[self.rank]
         mine = collectives.scattered_sum(self._scaled(whole), self.ranks, self.group)
         return self._over_alike(mine)
 
     def mean(self, whole: torch.Tensor) -> torch.Tensor:
-        """The mean of all."""
+        """All-reduce to the mean over all ranks."""
         found = collectives.wait(collectives.begin_sum(self._scaled(whole), self.group))
         return self._over_alike(found)
 
     def _scaled(self, whole: torch.Tensor) -> torch.Tensor:
-        """Each is multiplied before all are added up, in DDP, too."""
+        """A gradient divided by the number of ranks before the sum, as in DDP."""
         return whole.mul(1.0 / self.divisor)
 
     def _over_alike(self, mean: torch.Tensor) -> torch.Tensor:

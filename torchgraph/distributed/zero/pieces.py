@@ -1,4 +1,4 @@
-"""One tensor in equal pieces, one for each rank, as collectives take and give them."""
+"""One tensor in equal shards, padded for collectives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Pieces:
-    """How a tensor of ``shape`` is cut along ``dim`` for ``ranks``, as DTensor's `Shard` cuts it.
+    """Sharding of a tensor of ``shape`` along ``dim`` over ``ranks``, as DTensor's `Shard` does.
 
     The last ranks may have less than ``size`` rows, or none; on the wire all have as many.
     """
@@ -20,16 +20,16 @@ class Pieces:
 
     @property
     def size(self) -> int:
-        """Rows of a piece, the last ones apart."""
+        """Rows of a shard; the last shards may have fewer."""
         return -(-self.shape[self.dim] // self.ranks)
 
     @property
     def sent(self) -> torch.Size:
-        """The shape of each piece on the wire."""
+        """The shape of each shard in a collective, with padding."""
         return torch.Size([*self.shape[: self.dim], self.size, *self.shape[self.dim + 1 :]])
 
     def padded(self, piece: torch.Tensor) -> torch.Tensor:
-        """The piece of one rank, flat, with zeros for the rows that it lacks."""
+        """The shard of one rank, flat, padded with zeros."""
         if piece.shape != self.sent:
             whole = piece.new_zeros(self.sent)
             whole.narrow(self.dim, 0, piece.shape[self.dim]).copy_(piece)
@@ -37,7 +37,7 @@ class Pieces:
         return piece.reshape(-1)
 
     def cut(self, whole: torch.Tensor) -> torch.Tensor:
-        """``(ranks, n)``: the pieces of all ranks, flat, with zeros for the rows that are lacking.
+        """``(ranks, n)``: the shards of all ranks, flat, padded with zeros.
 
         A view where the memory allows it.
         """
@@ -51,12 +51,12 @@ class Pieces:
         return apart.reshape(self.ranks, -1)
 
     def joined(self, pieces: torch.Tensor) -> torch.Tensor:
-        """The whole of ``(ranks, n)``, what `padded` gave on each rank; a view where it can be."""
+        """The whole tensor of ``(ranks, n)``, made by `padded` on each rank; a view if possible."""
         apart = pieces.view(self.ranks, *self.sent).movedim(0, self.dim)
         whole = apart.flatten(self.dim, self.dim + 1)
         return whole.narrow(self.dim, 0, self.shape[self.dim])
 
     def own(self, piece: torch.Tensor, rank: int) -> torch.Tensor:
-        """Without the rows that are not there, of a flat piece of ``rank``: a view."""
+        """A flat shard of ``rank`` without its padding, as a view."""
         rows = min(self.size, max(0, self.shape[self.dim] - rank * self.size))
         return piece.view(self.sent).narrow(self.dim, 0, rows)

@@ -1,4 +1,4 @@
-"""A parameter becomes a DTensor, for everybody who holds it."""
+"""Replacement of a parameter by a DTensor wherever it is held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of one Graph that lie in parts, one on each rank."""
+"""The sharded parameters of one Graph."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .unit import CutParameter, Unit, units
 
 
 class Shards:
-    """Parameters in parts: gathered when a module reads them, their gradients reduced.
+    """Sharded parameters: gathered when a module reads them, their gradients reduced.
 
     Modules read a parameter by its name, and get the whole of it; ``module.parameters()``,
     optimizers and ``state_dict()`` have the DTensor.
     """
 
     def __init__(self, zero: Zero, parallel: DataParallel, wrapped: Sequence[Any] = ()) -> None:
-        """``wrapped``: modules whose parameters `fully_shard` has cut."""
+        """``wrapped``: modules whose parameters `fully_shard` has sharded."""
         self.zero, self._parallel, self._wrapped = zero, parallel, wrapped
         self._units: list[Unit] = []
         self._place: dict[int, tuple[Unit, int]] = {}
@@ -46,7 +46,7 @@ class Shards:
     def cover(
         self, staged: Mapping[nn.Module, int | None], optimizers: Sequence[Optimizer]
     ) -> bool:
-        """Cut the parameters that optimizers update, those that are not yet. Collective.
+        """Shard the parameters that optimizers update and that are not sharded yet. Collective.
 
         True when there was one.
 
@@ -80,7 +80,7 @@ class Shards:
         return True
 
     def take(self, found: Iterable[tuple[Any, ...]], modules: Sequence[nn.Module]) -> None:
-        """Keep parts that were cut before: lists of them with peers and precision."""
+        """Take over parameters that were sharded before: lists of them with peers and precision."""
         for parts, *of_unit in found:
             self._add(units(parts, sys.maxsize, *of_unit))
         for module in modules:
@@ -93,7 +93,7 @@ class Shards:
         return [name for name in dict.fromkeys(names) if name]
 
     def holds(self, parameter: torch.Tensor) -> bool:
-        """True for a parameter that lies in parts, or that is small and whole on each rank."""
+        """True for a parameter that is sharded, or that is small and whole on each rank."""
         return id(parameter) in self._place
 
     # --- a step -----------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Shards:
             )
 
     def refuse_write(self, tensor: torch.Tensor) -> None:
-        """Refuse a write of what was gathered: nobody's part would change by it.
+        """Refuse a write into a gathered parameter: it would change no shard.
 
         Raises: NotSupported.
         """
@@ -128,19 +128,19 @@ class Shards:
                 raise _written(f"a parameter of shape {tuple(part.parameter.shape)}")
 
     def spoil(self) -> None:
-        """A backward has ended: what comes now may write the parts in any way."""
+        """End of a backward pass: writes of shards are allowed from now on."""
         for unit in self._units:
             unit.spoil()
 
     def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(parameter, the whole tensor that has its gradient)."""
+        """(parameter, the gathered tensor that holds its gradient)."""
         for unit in self._units:
             unit.has_gradients()  # those of what was gathered before are among them then
             pairs = zip(unit.parts, unit.whole, strict=False)
             yield from ((part.parameter, whole) for part, whole in pairs if whole.grad is not None)
 
     def reduce(self, agreed: Callable[[Sequence[bool]], Sequence[int]]) -> None:
-        """Put the means of all whole gradients into ``.grad``, or add them to what is there.
+        """Put the means of all unreduced gradients into ``.grad``, or add them to it.
 
         From the last unit to the first, as a backward pass makes them.
 
@@ -169,13 +169,13 @@ class Shards:
 
     @property
     def names(self) -> list[str]:
-        """What stands for each parameter, in their order, on all ranks alike."""
+        """The names of the parameters, in their order, equal on all ranks."""
         return [str(number) for number in range(sum(len(unit.parts) for unit in self._units))]
 
     # --- pieces -----------------------------------------------------------------------------------
 
     def _read(self, parameter: torch.Tensor, runs: bool) -> torch.Tensor:
-        """What a module gets by the name of a parameter; ``runs``: a module runs."""
+        """The value of a parameter for a module that reads it; ``runs``: its forward runs."""
         place = self._place.get(id(parameter))
         if self._stepping and runs and place is not None:
             unit, number = place
@@ -186,7 +186,7 @@ class Shards:
         return tensors.whole_with_history(parameter, self._mesh(parameter), inner)
 
     def _may_cut(self, parameter: torch.Tensor) -> bool:
-        """True for one that is whole on each rank of the group, and not this one's yet."""
+        """True for a parameter that is whole on each rank of the group and not sharded yet."""
         if not is_dtensor(parameter):
             return True
         if id(parameter) in self._place:
@@ -200,12 +200,12 @@ class Shards:
         return CutParameter(self._distributed(parameter, dim), pieces, inner, stages)
 
     def _distributed(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
-        """All over one mesh, so that one norm can be taken of all."""
+        """A tensor as a DTensor over the mesh of all parameters, so that one norm covers all."""
         other = layout_of(tensor).mesh if is_dtensor(tensor) else self._other
         return tensors.distributed(tensor, self._mesh(tensor), dim, other)
 
     def _pieces(self, parameter: torch.Tensor) -> Pieces | None:
-        """How a parameter is cut; None for one that stays whole on each rank."""
+        """The sharding of a parameter; None for one that stays whole on each rank."""
         ranks, here = self._parallel.ranks, local(parameter)
         if here.numel() // ranks < self.zero.shard_min_size:
             return None
@@ -231,7 +231,7 @@ class Shards:
         parts: Sequence[CutParameter],
         old: Sequence[torch.Tensor],
     ) -> None:
-        """What an optimizer has for a parameter is cut as the parameter is."""
+        """Shard the optimizer state of a parameter as the parameter is sharded."""
         made = {id(one): part for one, part in zip(old, parts, strict=True)}
         for optimizer in optimizers:
             state: Any = optimizer.state

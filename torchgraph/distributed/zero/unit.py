@@ -19,7 +19,7 @@ from .pieces import Pieces
 
 @dataclass(frozen=True)
 class CutParameter:
-    """A parameter that lies in parts, one on each rank of a group; or, if small, on all ranks."""
+    """A parameter sharded over a group, or, if small, whole on each of its ranks."""
 
     parameter: torch.Tensor
     """A DTensor."""
@@ -33,7 +33,7 @@ class CutParameter:
 
 @dataclass
 class Unit:
-    """Parts of one dtype, whose collectives are one collective. ``parts``: as modules have them."""
+    """Sharded parameters of one dtype that share collectives. ``parts``: as modules hold them."""
 
     parts: Sequence[CutParameter]
     peers: Peers
@@ -50,7 +50,7 @@ class Unit:
     """True where a part may have been written since."""
 
     def gathered(self) -> list[torch.Tensor]:
-        """The whole of each part, made anew when a part was written since."""
+        """The gathered parameters, made anew when a shard was written since."""
         held = [one for part in self.parts for one in (part.parameter, local(part.parameter))]
         versions = [version_of(one) for one in held]  # an op on a DTensor counts on that one alone
         if self.stale or not self.whole or versions != self._versions:
@@ -68,22 +68,22 @@ class Unit:
         return self.whole
 
     def has_own(self, memory: int) -> CutParameter | None:
-        """The part whose whole lies there, and would be lost with what is written there."""
+        """The parameter whose gathered tensor is that storage: a write there would be lost."""
         pairs = zip(self.parts, self._memory, strict=False)
         return next((part for part, own in pairs if own == memory and part.pieces), None)
 
     def moved(self) -> bool:
-        """True where the memory of a whole was put in another's place: ``weight.data = ...``."""
+        """True when ``weight.data = ...`` replaced the storage of a gathered parameter."""
         return list(map(storage_id, self.whole)) != self._memory
 
     def forget(self) -> None:
-        """What was gathered is not needed any more."""
+        """Free the gathered parameters."""
         self.whole, self._versions, self._memory, self.stale = [], [], [], False
         self._kept.clear()
         self._former.clear()
 
     def spoil(self) -> None:
-        """A backward has ended: what comes now may write the parts in any way."""
+        """End of a backward pass: writes of shards are allowed from now on."""
         self._fold()
         self._former.clear()
         self.stale = True
@@ -98,7 +98,7 @@ class Unit:
                     whole.grad = own if whole.grad is None else whole.grad + own
 
     def has_gradients(self) -> list[bool]:
-        """By part, whether a backward pass has left one."""
+        """For each parameter, whether a backward pass has left a gradient."""
         if not self.whole:
             return [False] * len(self.parts)
         self._fold()
@@ -106,7 +106,7 @@ class Unit:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Gradients that are not reduced yet add up in the dtype in which they will be."""
+        """Accumulate unreduced gradients in the dtype in which they will be reduced."""
         dtype = self.precision.reduces
         for number, whole in enumerate(self.whole if dtype else ()):
             if whole.grad is not None:
@@ -116,7 +116,7 @@ class Unit:
 
     @torch.no_grad()
     def reduce(self, used: Sequence[bool]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(parameter, the mean of its gradients over the ranks, laid out as it is).
+        """(parameter, the mean of its gradients over the ranks, in its layout).
 
         Args:
             used: by part, whether any rank has a gradient for it. One that has none has zeros.
@@ -178,7 +178,7 @@ class Unit:
         return part if dtype is None else part.to(dtype)
 
     def _taken(self, number: int) -> torch.Tensor:
-        """What lies here of the gradient of a part, which nobody has then; zeros for none."""
+        """The local part of the gradient of a parameter, taken from it; zeros for none."""
         inner, whole = self.parts[number].inner, self.whole[number]
         gradient, whole.grad = whole.grad, None
         gradient = self._kept.pop(number, gradient)
@@ -193,7 +193,7 @@ class Unit:
 
 
 def _leaf(part: CutParameter, whole: torch.Tensor, *, hooked: bool) -> torch.Tensor:
-    """What a module computes with: of tensor-parallel ones a DTensor over their own mesh."""
+    """The tensor that a module computes with; a DTensor for a tensor-parallel parameter."""
     made = whole.detach()
     if part.inner is not None:
         made = as_dtensor(made, part.inner)
@@ -204,7 +204,7 @@ def _leaf(part: CutParameter, whole: torch.Tensor, *, hooked: bool) -> torch.Ten
 
 
 def units(parts: Sequence[CutParameter], most: int, *of_unit: Any) -> list[Unit]:
-    """Parts in their order, those of one dtype, device and stage, up to ``most`` bytes each."""
+    """Parameters in order, grouped by dtype, device and stage, up to ``most`` bytes each."""
     kinds: dict[object, list[list[CutParameter]]] = {}
     filled: dict[object, int] = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""The optimizer's step of a pipeline: each rank updates what its stages use.
+"""Partition of the optimizer's step of a pipeline: each rank updates what its stages read.
 
 What needs values of several ranks, as a norm over all gradients does, is computed by all of them,
 after they were handed over. So the update runs in segments, and ranks exchange values between.
@@ -39,7 +39,7 @@ Ranks = frozenset[int]
 
 
 def update_of(cut: Cut) -> Program:
-    """The update of a whole step: takes its inputs, then the shares of all gradients."""
+    """The update of a step as a program: of the step's inputs and the shares of all gradients."""
     program, graph = cut.program, fx.Graph()
     copies = {node: graph.node_copy(node) for node in program.placeholders}
     specs = list(program.signature.inputs)
@@ -80,7 +80,7 @@ def update_of(cut: Cut) -> Program:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A value of the update that one rank hands to others."""
+    """A value of the update that one rank sends to others."""
 
     name: str
     meta: TensorMeta
@@ -90,7 +90,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Segment:
-    """What a rank runs between two exchanges."""
+    """The program of a rank between two exchanges of the update."""
 
     program: Program
     states: tuple[int, ...]
@@ -102,7 +102,7 @@ class Segment:
 
 
 class UpdatePartition:
-    """The segments of each rank.
+    """The update of a step, divided into segments for each rank and exchanges between them.
 
     Args:
         update: what `update_of` returns.
@@ -136,7 +136,7 @@ class UpdatePartition:
         self._check_reads()
 
     def _home_of(self, spec: InputSpec) -> Ranks:
-        """The ranks whose value of an input is the right one."""
+        """The ranks that hold the right value of an input."""
         if spec.role is Role.ACCUMULATOR:
             share = next(
                 share
@@ -149,7 +149,7 @@ class UpdatePartition:
         return self._ranks_of(spec) if early or self._may_be_remote(spec) else self.everybody
 
     def _may_be_remote(self, spec: InputSpec) -> bool:
-        """True for what has a value that says: I am not here."""
+        """True for a state whose dtype has NaN, which remote states read as."""
         inexact = spec.meta is not None and (
             spec.meta.dtype.is_floating_point or spec.meta.dtype.is_complex
         )
@@ -175,7 +175,7 @@ class UpdatePartition:
 
     @functools.cached_property
     def owned(self) -> dict[int, Ranks]:
-        """Tensors that a step writes, by position: the ranks that do so, where not all do."""
+        """Position of an input that only some ranks write -> these ranks."""
         outs = self._cut.program.signature.outputs
         written = {out.target for out in outs if out.kind is OutputKind.UPDATE}
         return {
@@ -187,13 +187,13 @@ class UpdatePartition:
         }
 
     def transfers_to_all(self) -> list[Transfer]:
-        """What is handed to all after each step, since nothing could say that it is elsewhere."""
+        """Transfers, after each step, of the states that cannot be remote."""
         inputs = self._cut.program.signature.inputs
         found = [(n, inputs[n].meta) for n in self.owned if not self._may_be_remote(inputs[n])]
         return [self.to_all(number, meta) for number, meta in found if meta is not None]
 
     def to_all(self, number: int, meta: TensorMeta) -> Transfer:
-        """A state, handed by a rank that keeps it to those that do not."""
+        """The transfer of a state from a rank that owns it to all that do not."""
         ranks = self.owned[number]
         return Transfer(str(number), meta, min(ranks), self.everybody - ranks)
 
@@ -207,14 +207,14 @@ class UpdatePartition:
         return max((self._want(value, rank) for rank in self._homes[reader]), default=0)
 
     def _want(self, value: fx.Node, rank: int) -> int:
-        """The segment in which ``rank`` can read a value."""
+        """The segment in which ``rank`` can read a value; notes that it has to be sent there."""
         if rank in self._homes[value]:
             return self._levels[value]
         self._wanted[value, rank] = None
         return self._levels[value] + 1
 
     def _return(self, out: OutputSpec, value: object) -> Ranks:
-        """Hand a result to those who need it: of a state those that keep it, of a number all."""
+        """The ranks that return a result: for a state those that own it, for a number all."""
         if not isinstance(value, fx.Node):
             return self.everybody
         if out.kind is OutputKind.USER:
@@ -245,7 +245,7 @@ class UpdatePartition:
         return dict(found)
 
     def _delayed(self) -> dict[fx.Node, int]:
-        """The segment of each node: the last, unless what others wait for needs it before."""
+        """The segment of each node: the last, unless an exchange needs it before."""
         latest = {
             one.name: segment for segment, transfers in self.exchanges.items() for one in transfers
         }
@@ -260,7 +260,7 @@ class UpdatePartition:
         return {node: found[node] for node in self._levels}
 
     def _check_reads(self) -> None:
-        """A state is read in no later segment than that in which it is written."""
+        """Refuse a state that is read in a later segment than the one that writes it."""
         for state, value in self._update.states().items():
             written = self._segments[value] if isinstance(value, fx.Node) else 0
             late = next((u for u in state.users if self._segments.get(u, 0) > written), None)
@@ -273,7 +273,7 @@ class UpdatePartition:
     # --- programs ---------------------------------------------------------------------------------
 
     def segments_of(self, rank: int) -> list[Segment | None]:
-        """What the rank at that position runs; None where it only waits for others."""
+        """The segments of the rank at a position; None where it only waits for others."""
         results = self._results_of(rank)
         sent = {one.name for many in self.exchanges.values() for one in many if one.source == rank}
         calls = [node for node in self._update.nodes if node.op == "call_function"]
@@ -303,7 +303,7 @@ class UpdatePartition:
         ]
 
     def _with_numbers(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
-        """With the Python numbers that they read of earlier segments: they are computed again."""
+        """Nodes with the Python numbers of earlier segments that they read, computed again."""
         found = set(nodes)
         pending = list(nodes)
         while pending:

@@ -1,4 +1,4 @@
-"""Ops over what belongs to several ranks, taken apart: lists of all parameters, buckets.
+"""Division of ops over states of several ranks: foreach ops, and gradient buckets.
 
 An op over lists does the same for each row. A bucket is made of gradients one after the other,
 which are added up over the copies of a pipeline, and apart again behind it.
@@ -34,7 +34,7 @@ Homes = frozenset[int]
 
 
 def apart(program: Program, homes: Mapping[str, Homes], everybody: Homes) -> Program:
-    """A copy in which no such op takes what several ranks keep.
+    """A copy of the program in which no such op takes states of several ranks.
 
     Args:
         homes: of each input, by its name.
@@ -74,7 +74,7 @@ class _Apart:
     def _split(
         self, chain: Sequence[fx.Node], groups: Mapping[Homes, Sequence[int]], length: int
     ) -> None:
-        """Write a chain of nodes once for each group of rows."""
+        """Copy a chain of nodes once for each group of rows."""
         last, found = chain[-1], []
         items = [(user, nodes.item(user)) for user in last.users]
         for home, rows in groups.items():
@@ -98,7 +98,7 @@ class _Apart:
             self._graph.erase_node(node)
 
     def _found(self, part: fx.Node, length: int) -> fx.Node:
-        """Whether an element of that part was not finite."""
+        """The flag of one part for an element that is not finite."""
         with self._graph.inserting_after(part):
             item = self._graph.call_function(operator.getitem, (part, length))
         item.meta.update(val=part.meta["val"][length], provenance=part.meta["provenance"])
@@ -106,7 +106,7 @@ class _Apart:
         return item
 
     def _most(self, found: Sequence[fx.Node], before: fx.Node) -> fx.Node:
-        """What GradScaler is told: 1 where any part says so."""
+        """The flag for GradScaler: 1 where that of any part is 1."""
         total = found[0]
         for one in found[1:]:
             with self._graph.inserting_before(before):
@@ -145,7 +145,7 @@ class _Apart:
 
 
 def _read_what_was_written(graph: fx.Graph, split: fx.Node) -> None:
-    """Pieces of a bucket that were written as those very pieces are what was written.
+    """Let readers of pieces of a bucket read the tensors that were written to those pieces.
 
     Clipping in place writes gradients that lie in a bucket, so functionally it makes the bucket
     anew for each.
@@ -180,7 +180,7 @@ def _is_cat(node: fx.Node) -> bool:
 
 
 def _rows(node: fx.Node) -> list[list[fx.Node]]:
-    """The nodes of each row of an op over lists that does the same for each; none of other ops."""
+    """The nodes of each row of an elementwise op over lists; none for other ops."""
     if not isinstance(node.target, OpOverload):
         return []
     if _is_cat(node):
@@ -197,7 +197,7 @@ def _rows(node: fx.Node) -> list[list[fx.Node]]:
 
 
 def _bucket(node: fx.Node) -> list[fx.Node]:
-    """From a ``cat`` of vectors to where it is split again; empty for what is no bucket."""
+    """The nodes from the ``cat`` of a bucket to its split; empty for no bucket."""
     if not _is_cat(node) or any(one.meta["val"].ndim != 1 for one in nodes.operands(node)):
         return []
     sizes = [one.meta["val"].numel() for one in nodes.operands(node)]
