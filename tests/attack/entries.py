@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import warnings
 from pathlib import Path
@@ -34,14 +32,3 @@ def run(cache: DiskCache, key: str) -> tuple[bool, list[str]]:
         for file in sorted(entry.rglob("*.py")):
             exec(file.read_text(), {})
     return entry is not None, [str(one.message) for one in seen]
-
-
-def list_anew(entry: Path) -> None:
-    """Write the right plain hash of every file into the manifest."""
-    manifest = json.loads((entry / "manifest.json").read_text())
-    files = [p for p in entry.rglob("*") if p.is_file() and p.name != "manifest.json"]
-    manifest["files"] = {
-        str(p.relative_to(entry)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files
-    }
-    manifest["folders"] = [str(p.relative_to(entry)) for p in entry.rglob("*") if p.is_dir()]
-    (entry / "manifest.json").write_text(json.dumps(manifest))

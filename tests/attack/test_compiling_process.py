@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchgraph.lower.inductor.cache import temporary
-from torchgraph.lower.inductor.cache.temporary import Scratch
+from torchgraph.lower.inductor.cache import scratch
+from torchgraph.lower.inductor.cache.scratch import Scratch
 from torchgraph.lower.inductor.process import compiler, imports, priority
 from torchgraph.lower.inductor.process.compiler import Compiler
 
@@ -155,7 +155,7 @@ def test_its_folder_goes_with_it(tmp_path):
 MAKES = """
 import sys, time
 from pathlib import Path
-from torchgraph.lower.inductor.cache.temporary import Scratch
+from torchgraph.lower.inductor.cache.scratch import Scratch
 print(Scratch(Path(sys.argv[1])).path, flush=True)
 time.sleep(100)
 """
@@ -184,11 +184,11 @@ def test_the_folder_of_a_killed_process_is_swept_and_no_other(tmp_path):
 def test_a_compiler_works_in_a_folder_whose_name_it_takes(tmp_path):
     odd = tmp_path / 'it\'s a "cache" of $HOME für'
     odd.mkdir()
-    made = Scratch(odd)
-    assert temporary.is_plain(made.path)
+    made = Scratch.for_compilers(odd)
+    assert scratch.is_plain(made.path)
     link = made.plain(odd)
     assert link.resolve() == odd
-    assert temporary.is_plain(link)
+    assert scratch.is_plain(link)
     assert made.plain(made.path) == made.path
     made.remove()
     assert odd.exists()
@@ -198,7 +198,7 @@ FORKS = """
 import os, sys, time
 from pathlib import Path
 from torchgraph.lower.inductor.process.compiler import Compiler
-from torchgraph.lower.inductor.cache.temporary import Scratch
+from torchgraph.lower.inductor.cache.scratch import Scratch
 sys.path.append(sys.argv[1])
 compiler = Compiler("sleeps", {}, Scratch(Path(sys.argv[1])), idle=True, threads=1)
 child = os.fork()

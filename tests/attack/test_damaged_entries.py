@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.entries import CODE, list_anew, plant, run
+from tests.attack.entries import CODE, plant, run
 from torchgraph.lower import DiskCache
 
 SEED, CASES = 20261126, 300
@@ -41,16 +41,11 @@ def add_folder(entry: Path, draw: random.Random) -> None:
     (entry / draw.choice(["kernel/locks", "python"])).mkdir()
 
 
-def rewrite_listed(entry: Path, draw: random.Random) -> None:
-    """Other code, and a manifest with the right plain hashes."""
-    with (entry / CODE).open("a") as file:
-        file.write(f"# {draw.random()}\n")
-    list_anew(entry)
-
-
-def add_listed(entry: Path, draw: random.Random) -> None:
-    add_file(entry, draw)
-    list_anew(entry)
+def rewrite(entry: Path, draw: random.Random) -> None:
+    """Other code of the same length, as old as before."""
+    code, then = entry / CODE, (entry / CODE).stat()
+    code.write_bytes(code.read_bytes().replace(b"close", b"clos3"))
+    os.utime(code, ns=(then.st_atime_ns, then.st_mtime_ns))
 
 
 def change_manifest(entry: Path, draw: random.Random) -> None:
@@ -69,7 +64,8 @@ def shorten_manifest(entry: Path, draw: random.Random) -> None:
 
 
 def replace_manifest(entry: Path, draw: random.Random) -> None:
-    texts = ["", "[" * 100_000, "null", "3", '"a"', "{}", "[]", "\x00", '{"mac": NaN}', "{" * 9]
+    texts = ["", "[" * 100_000, "null", "3", '"a"', "{}", "[]", "\x00", "{" * 9]
+    texts.append('{"checksum": NaN}')
     (entry / "manifest.json").write_text(draw.choice(texts))
 
 
@@ -114,7 +110,7 @@ def give_away(entry: Path, draw: random.Random) -> None:
 
 
 HARMS = [
-    *(flip, truncate, lose, add_file, add_folder, rewrite_listed, add_listed, change_manifest),
+    *(flip, truncate, lose, add_file, add_folder, rewrite, change_manifest),
     *(shorten_manifest, replace_manifest, swap, link_file, link_entry, replace_entry),
     *(replace_file, open_up),
     *([give_away] if os.geteuid() == 0 else []),

@@ -4,7 +4,6 @@ import os
 import shutil
 import stat
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,9 @@ from tests.attack.entries import needs_root, plant, run
 from torchgraph.environment import cache_directory
 from torchgraph.errors import BackendWarning, InvalidOption
 from torchgraph.lower import DiskCache
-from torchgraph.lower.inductor.cache import private, temporary
+from torchgraph.lower.inductor.cache import private, scratch
 from torchgraph.lower.inductor.cache.private import NotPrivate, private_directory
-from torchgraph.lower.inductor.cache.secret import secret
-from torchgraph.lower.inductor.cache.temporary import temporary_directory
+from torchgraph.lower.inductor.cache.scratch import Scratch
 
 STRANGER = 12345
 
@@ -160,72 +158,24 @@ def test_temporary_files_too_are_only_where_nobody_else_can_put_theirs(monkeypat
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "open"))
-    assert temporary_directory().parent != tmp_path / "open"
+    assert Scratch().path.parent != tmp_path / "open"
 
     def refuse(path: Path) -> Path:
         raise NotPrivate("others may write")
 
-    monkeypatch.setattr(temporary, "steps_are_safe", refuse)
+    monkeypatch.setattr(scratch, "steps_are_safe", refuse)
     with pytest.raises(InvalidOption, match="TMPDIR"):
-        temporary_directory()
+        Scratch()
 
 
 def test_what_a_killed_process_has_left_among_temporary_files_is_removed(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    alive = temporary_directory()
+    alive = Scratch().path
     dead = tmp_path / f"torchgraph-scratch-{os.getpid()}-deadbeef"
     other = tmp_path / "torchgraph-scratch-notes"
     for path in (dead, other):
         path.mkdir(mode=0o700)
     for path in (alive, dead, other):
         os.utime(path, (0, 0))
-    temporary_directory()
+    Scratch()
     assert [path.exists() for path in (alive, dead, other)] == [True, False, True]
-
-
-def secret_of(root: Path) -> Path:
-    return root / ".key"
-
-
-@pytest.mark.parametrize("harm", ["readable", "short", "long", "empty", "missing", "link", "fifo"])
-def test_a_secret_that_is_none_is_made_anew(harm, tmp_path):
-    root = tmp_path / "cache"
-    plant(DiskCache(root), "abc", tmp_path / "ran")
-    key = secret_of(root)
-    assert mode(key) == 0o600
-    before = key.read_bytes()
-    assert len(before) == 32
-    if harm == "readable":
-        key.chmod(0o640)
-    elif harm in ("short", "long", "empty"):
-        key.write_bytes({"short": before[:31], "long": before * 2, "empty": b""}[harm])
-    else:
-        key.rename(tmp_path / "aside")
-    if harm == "link":
-        key.symlink_to(tmp_path / "aside")
-    elif harm == "fifo":
-        os.mkfifo(key)
-    was_found, warned = run(DiskCache(root), "abc")
-    assert (was_found, len(warned)) == (False, 1)
-    assert secret_of(root).read_bytes() != before
-    assert mode(secret_of(root)) == 0o600
-    assert [path.name for path in root.iterdir()] == [".key"]
-
-
-@needs_root
-def test_a_secret_of_another_is_neither_used_nor_removed(tmp_path):
-    root = tmp_path / "cache"
-    plant(DiskCache(root), "abc", tmp_path / "ran")
-    os.chown(secret_of(root), STRANGER, STRANGER)
-    was_found, warned = run(DiskCache(root), "abc")
-    assert (was_found, len(warned)) == (False, 1)
-    assert "belongs to another user" in warned[0]
-    assert secret_of(root).stat().st_uid == STRANGER
-
-
-def test_all_who_come_first_agree_on_one_secret(tmp_path):
-    with ThreadPoolExecutor(8) as threads:
-        for root in (tmp_path / str(number) for number in range(50)):
-            root.mkdir(mode=0o700)
-            assert len(set(threads.map(secret, [root] * 8))) == 1
-            assert [path.name for path in root.iterdir()] == [".key"]

@@ -17,7 +17,7 @@ from torchgraph.environment import chosen, environment_kept
 from torchgraph.errors import SourceLine
 from torchgraph.lower import lower
 from torchgraph.lower.inductor import in_cpp, job
-from torchgraph.lower.inductor.cache.temporary import Scratch
+from torchgraph.lower.inductor.cache.scratch import Scratch
 from torchgraph.lower.memory.allocations import recorded
 from torchgraph.options.options import PassOptions
 from torchgraph.passes import run
@@ -88,7 +88,7 @@ def test_no_name_of_a_temporary_file_can_be_foreseen():
         calls = {dotted(n.func) for n in ast.walk(tree(path)) if isinstance(n, ast.Call)}
         found = {call.partition(".")[2] for call in calls if call.startswith("tempfile.")}
         allowed = {"mkdtemp", "mkstemp", "TemporaryDirectory"}
-        assert found <= allowed | ({"gettempdir"} if path.name == "temporary.py" else set()), path
+        assert found <= allowed | ({"gettempdir"} if path.name == "scratch.py" else set()), path
 
 
 def test_the_users_lines_are_quoted_and_not_run(tmp_path):

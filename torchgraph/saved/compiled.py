@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import BackendWarning, warn
-from ..lower.inductor.cache.manifest import MANIFEST
+from ..lower.inductor.cache.entries import MANIFEST
 from ..lower.inductor.disk_cache import DiskCache
 from ..lower.inductor.job import Job, fingerprint
 from ..replay.replay import Replay

@@ -11,7 +11,7 @@ from ..._torch import inductor as _inductor
 from ...counters import counters
 from ..regions.region import Region
 from . import failure_log
-from .cache.temporary import Scratch
+from .cache.scratch import Scratch
 from .disk_cache import DiskCache
 from .failure import Failure
 from .job import Job, missing
@@ -144,7 +144,7 @@ class Compilation:
             "keys": absent,
         }
         try:
-            scratch = Scratch(self._cache.root)
+            scratch = Scratch.for_compilers(self._cache.root)
             self._compiler = Compiler(_MAIN, order, scratch, idle=idle, threads=queue.threads)
         except OSError as error:  # said to the step that waits for it, not to the one that asked
             self._problem = f"The compiler cannot be started ({error})."
@@ -212,7 +212,7 @@ class Compilation:
             if entry is None:
                 raise CompilationFailed(f"The compiled code of {region.__name__} was not kept.")
             try:
-                scratch = Scratch(self._cache.root)
+                scratch = Scratch.for_compilers(self._cache.root)
                 weakref.finalize(region, scratch.remove)
                 region.compiled(job.load(scratch.copy_of(entry)))
             except Exception as error:  # of whatever kind: its code is not ours

@@ -30,7 +30,7 @@ from ..regions.region import Region
 from . import in_cpp
 from .reading import read
 
-_FORMAT = 8
+_FORMAT = 9
 _IN_CPP = "cpp_wrapper"
 _MOST_IN_CPP = 450
 """Ops that compute: kernels for more of them are called from Python. The C++ compiler's time for

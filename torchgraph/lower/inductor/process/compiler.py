@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ....environment import compiler_environment
-from ..cache.temporary import Scratch
+from ..cache.scratch import Scratch
 from . import imports, priority
 from .child import GUARDED
 
