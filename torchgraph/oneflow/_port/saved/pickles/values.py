@@ -112,8 +112,10 @@ class Values:
                 return self._bytes(record)
             case kinds.Number(), (dtype, content), ():
                 return self._array(dtype, (), content, "C")[()]
-            case kinds.Array(), (kinds.ArrayType, _, _), ((_, shape, dtype, is_fortran, content),):
-                return self._array(dtype, shape, content, "F" if is_fortran is True else "C")
+            case kinds.Array(), (kinds.ArrayType, _, _), (
+                (_, shape, dtype, bool() as is_fortran, content),
+            ):
+                return self._array(dtype, shape, content, "F" if is_fortran else "C")
         name = type(record).__name__
         raise refused(f"it has a {name} of a form that OneFlow does not write.")
 
