@@ -18,6 +18,7 @@ from typing import Any
 _STANDARD = str(Path(sysconfig.get_path("stdlib")))
 _INSTALLED = {"site-packages", "dist-packages"}
 _OURS = ("torch", "torchgraph")
+_CODE = "torchgraph.oneflow._port."
 _TAKES_A_NAME = {
     opcode.opmap[one]
     for one in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM", "IMPORT_STAR", "CALL_INTRINSIC_1")
@@ -133,4 +134,9 @@ def _imports_it(names: dict[str, Any]) -> bool:
     # By the type: asked for its class, torch.distributed.reduce_op warns.
     values = (value for value in list(names.values()) if issubclass(type(value), ModuleType))
     modules = (value.__name__ for value in values)
-    return any(f"{name}.".startswith("torchgraph.oneflow.") for name in modules)
+    return any(_is_namespace(f"{name}.") for name in modules)
+
+
+def _is_namespace(name: str) -> bool:
+    """Whether the module is one of OneFlow's namespaces, rather than part of their code."""
+    return name.startswith("torchgraph.oneflow.") and not name.startswith(_CODE)
