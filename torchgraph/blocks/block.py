@@ -31,7 +31,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 class GraphBlockType:
-    """What a block stands for."""
+    """The kind of a block: a module, parameter or buffer."""
 
     NONE: Final = "NONE"
     MODULE: Final = "MODULE"
@@ -57,7 +57,7 @@ class GraphBlock(Closed):
 
     @property
     def name_prefix(self) -> str:
-        """What comes before the name: ``model.layer4.``, or nothing."""
+        """The prefix of the name, as ``model.layer4.``; may be empty."""
         return self._path[: len(self._path) - len(self.name)]
 
     @property
@@ -89,7 +89,7 @@ class GraphBlock(Closed):
 
     @property
     def stage_placement(self) -> object:
-        """Where the pipeline stage lies; None for a tensor."""
+        """The placement of the pipeline stage; None for a tensor."""
         return None
 
 
@@ -176,7 +176,7 @@ class GraphModule(GraphBlock):
 
     @property
     def stage_placement(self) -> object:
-        """Where the stage lies, as it was said of this module; None where nothing was."""
+        """The placement set for the stage of this module; None where not set."""
         return self.tree.stages.get(self.path, (None, None))[1]
 
     @checked
@@ -228,7 +228,7 @@ class GraphModule(GraphBlock):
 
     @property
     def debug_options(self) -> DebugOptions:
-        """What holds for this module: its own setting, or that of the nearest module around it."""
+        """The debug options of this module: its own, or those of the nearest ancestor."""
         return self.tree.debug(self.path)
 
     @property
@@ -342,11 +342,11 @@ class BlockTree:
         self.is_silent = self._debug[""].v_level < 0
 
     def read(self, block: GraphModule, name: str, value: Any) -> Any:
-        """What a proxy of ``block`` gives for what its module has under ``name``, if no module."""
+        """The value that a proxy of ``block`` returns for an attribute that is no module."""
         return value
 
     def lacking(self, block: GraphModule, name: str) -> Any:
-        """What a proxy of ``block`` gives for a name that its module lacks; None: an error."""
+        """The value that a proxy of ``block`` returns for a missing attribute; None: an error."""
         return None
 
     @property
@@ -356,12 +356,12 @@ class BlockTree:
 
     @property
     def deepest_stack(self) -> Depth:
-        """What has to be kept of the stack, so that all that is asked for can be shown."""
+        """The largest number of stack frames that any debug option shows."""
         depths = [options.depth for options in self._debug.values()]
         return Depth(max(one.lines for one in depths), any(one.libraries for one in depths))
 
     def shown_stack(self, path: str) -> Depth | None:
-        """What ``print(graph)`` shows of the stack for an op of the module at ``path``."""
+        """The stack frames that ``print(graph)`` shows for an op of the module at ``path``."""
         options = self.debug(path)
         return options.depth if options.op_repr_with_py_stack else None
 

@@ -1,4 +1,4 @@
-"""What ``debug(...)`` asks for, of a Graph or of a module in it."""
+"""Options of ``debug(...)``, of a Graph or of a module in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ranks = int | Sequence[int] | None
 
 @dataclass(frozen=True)
 class DebugOptions:
-    """What ``debug(...)`` asks for: how much is printed, where, with how many stack frames."""
+    """Options of ``debug(...)``: verbosity, ranks that print, and number of stack frames."""
 
     v_level: int = -1
     """-1: errors only. 0: stages, warnings. 1: modules, tensors. 2: each op. 3: its details."""
@@ -36,7 +36,7 @@ class DebugOptions:
         op_repr_with_py_stack: bool = False,
         mode: bool | None = None,
     ) -> DebugOptions:
-        """From the arguments of ``debug``. ``mode`` is OneFlow's older spelling of on and off."""
+        """The options for arguments of ``debug``. ``mode`` is OneFlow's older on and off."""
         if mode is not None:
             v_level = max(v_level, 0) if mode else -1
         return cls(
@@ -45,7 +45,7 @@ class DebugOptions:
 
     @property
     def depth(self) -> Depth:
-        """How much of the stack an op shows."""
+        """The number of stack frames that an op shows."""
         return Depth(self.max_py_stack_depth, not self.only_user_py_stack)
 
     def level(self) -> int:

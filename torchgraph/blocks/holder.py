@@ -60,7 +60,7 @@ class ModuleHolder(Itself):
         refuse_redefined(cls)
 
     def _own_until_now(self) -> None:
-        """What is there now is the Graph's own, but for what the user had set before."""
+        """Take all present attributes for the Graph's own, except for those set by the user."""
         before = self._set_before
         del self._set_before
         refuse_overwritten(self, before)

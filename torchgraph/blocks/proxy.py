@@ -1,4 +1,4 @@
-"""What ``graph.model`` gives outside of ``build``: the user's module, with its place in the Graph.
+"""Proxies: the values of ``graph.model`` outside of ``build``, with its place in the Graph.
 
 A proxy passes everything on to the live module. It only adds ``.to(GraphModule)``, the module's
 block, and a repr that shows the module as the Graph sees it. In ``build`` there are no proxies.

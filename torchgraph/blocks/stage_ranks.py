@@ -1,4 +1,4 @@
-"""Where stages lie: which ranks a placement of the user's names."""
+"""The ranks that a placement of a pipeline stage names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the padded dimension runs through shapes: each dimension as factors of (real, padded) sizes.
+"""The padded dimension in shapes: each dimension as factors of (real, padded) sizes.
 
 A batch of 5 rows in a bucket of 8 is the factor (5, 8). Flattened with the 3 steps behind it, the
 dimension is (15, 24): its first 15 entries are the real ones. Flattened with the 3 steps before it,

@@ -1,4 +1,4 @@
-"""Whether real rows may be computed together with padded ones: an analysis of programs.
+"""Analysis of programs: whether padded rows may be computed together with real ones.
 
 A batch of a size that is not in the buckets was captured twice: as it is, and padded. The programs
 are compared node by node, which tells how each shape follows the batch, and finds what Python did
@@ -41,7 +41,7 @@ class OtherProgram(Exception):
 
 @dataclass(frozen=True)
 class Cut:
-    """What a user gets of an output of the padded program."""
+    """The slice of an output of the padded program that a user gets."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -50,7 +50,7 @@ class Cut:
 
 
 def analyse(real: Program, padded: Program, mask: str = "") -> tuple[Cut, ...]:
-    """How each returned tensor is cut, when ``padded`` may run in the place of ``real``.
+    """The cut of each returned tensor, if ``padded`` may run in the place of ``real``.
 
     Both are as captured. ``mask`` is the path of the input that is False on padding.
 
@@ -171,7 +171,7 @@ class _Flow:
         raise Refused("it meets padded rows, and torchgraph has no rule for it")
 
     def _whole(self, op: Op, found: Sequence[tuple[Pair, ...] | None]) -> Known:
-        """The same op of the same values."""
+        """The facts about an op that is equal in both programs, and reads equal values."""
         if op.space == "aten" and op.name in _FACTORIES:
             return _RULES[op.name](op)
         op.literals(*_SIZES.get(op.name, ()))
@@ -212,7 +212,7 @@ _SIZES = {"slice": ("end",)}
 
 
 def _kind_of_whole(op: Op) -> Padding:
-    """What is known of a result without padding: zeros, a table, or nothing."""
+    """The padding kind of a result without padded rows: zeros, a table, or nothing."""
     kinds = {value.padding for value in op.tensors()}
     moves = op.name in _KEEP_NULL
     if moves and kinds == {Padding.NULL}:

@@ -32,7 +32,7 @@ class RowWise:
     """True where results are linear in the first argument, and some may sum over rows."""
 
     def __call__(self, op: Op) -> Known:
-        """The results."""
+        """The results of the rule for an op."""
         rows, shared = self.check(op)
         found = [None if s is None else self._result(op, s, rows, shared) for s in op.shapes()]
         return op.give(found)
@@ -185,7 +185,7 @@ _TRAINS = "batch norm computes its statistics over rows of which some are paddin
 
 
 def _batch_norm(op: Op) -> Known:
-    """With the running statistics; results after the first do not depend on the batch."""
+    """Batch norm by running statistics; results after the first do not depend on the batch."""
     if not batch_norms.evaluates(op.padded):
         raise Refused(_TRAINS)
     first, *others = op.shapes()
@@ -243,7 +243,7 @@ def _slice_backward(op: Op) -> Known:
 
 
 def _nll_loss(op: Op) -> Known:
-    """One loss for each row; the total weight, the second result, is 0 then."""
+    """NLL loss of each row without a reduction; its second result, the total weight, is 0."""
     if op.arg("reduction") != 0:
         raise Refused("it takes the mean or the sum over rows of which some are padding")
     op.literals()

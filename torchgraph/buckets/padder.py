@@ -134,7 +134,7 @@ class Padder:
         return call, replay
 
     def cut(self, returned: Any) -> Any:
-        """What the call returns without the padded rows: fresh tensors, laid out as in eager."""
+        """The results of the call without padded rows: fresh tensors, in eager's layout."""
         if not any(cut.padded for cut in self._cuts):
             return returned
         cuts = iter(self._cuts)
@@ -213,7 +213,7 @@ class _Rows:
 
     @property
     def key(self) -> Any:
-        """What the analysis depends on, besides the padded call."""
+        """The key of the analysis, besides the padded call."""
         return self.count, tuple(tensor.stride() for _, tensor in self._found)
 
     @property
@@ -255,7 +255,7 @@ class _Rows:
 
 
 def _check_values(real: Captured, padded: Captured) -> None:
-    """What `build` returns besides tensors is part of the program: it must not tell the size."""
+    """Refuse a result of `build` that is no tensor and that depends on the batch size."""
     for path, one, other in real.out_tree.differences(padded.out_tree):
         if one is NOTHING or (one is not other and repr(one) != repr(other)):
             what = "another structure" if one is NOTHING else repr(other)

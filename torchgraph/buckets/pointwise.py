@@ -54,7 +54,7 @@ def applies(op: Op) -> bool:
 
 
 def rule(op: Op) -> Known:
-    """The result of such an op."""
+    """The results of a pointwise op."""
     op.literals()
     if op.arg("reduction", _NONE) not in (_NONE, "none", None):
         raise Refused("it takes the mean or the sum over rows of which some are padding")
@@ -128,7 +128,7 @@ def keeps_finite(op: Op) -> bool:
 
 
 def _product_is_zero(tensors: Sequence[PaddedTensor], rank: int, every: frozenset[int]) -> bool:
-    """One factor is zero at each padded entry, and none can be infinite there by itself."""
+    """True where one factor is zero at each padded entry, and none can be infinite there."""
     if not all(t.finite for t in tensors):
         return False
     zeros = [cover(t, rank) for t in tensors if t.padding is Padding.ZERO]

@@ -227,7 +227,7 @@ def _scatter(op: Op) -> Known:
 
 
 def _index_put(op: Op) -> Known:
-    """Each row writes into itself; or rows of zeros are added to a table, and change nothing."""
+    """Index put where each row writes into itself, or where padded rows add zeros to a table."""
     op.literals()
     table, written = op.value(op.arg("self")), op.value(op.arg("values"))
     given = {i: one for i, one in enumerate(op.arg("indices")) if one is not None}

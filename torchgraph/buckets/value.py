@@ -1,4 +1,4 @@
-"""What is known of a value of the padded program, and the node that a rule looks at.
+"""Facts about values of the padded program, and the op that a rule is asked about.
 
 A rule is asked about one op, in the program of the call as it is and in that of the padded call. It
 may count on this of every argument, and must hold it for the result: *the corner of the padded
@@ -22,7 +22,7 @@ from .dims import Dims, Factors, Pair
 
 
 class Padding(enum.Enum):
-    """What a value holds outside of its corner."""
+    """The contents of a padded value outside of its real corner."""
 
     COPY = "copy"  # what the last real row holds
     FINITE = "finite"  # values of its own: not finite only where real rows, or tables, are not
@@ -100,7 +100,7 @@ def names(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Op:
-    """One op in both programs."""
+    """One op in both programs, the real one and the padded one."""
 
     real: fx.Node
     padded: fx.Node
@@ -123,23 +123,23 @@ class Op:
         return _argument(self.padded, name, default)
 
     def real_arg(self, name: str, default: object = None) -> object:
-        """The same of the real call."""
+        """The argument of the op in the real program."""
         return _argument(self.real, name, default)
 
     def value(self, argument: Any) -> PaddedTensor:
-        """What is known of a tensor argument."""
+        """The facts about a tensor argument."""
         found = self.known(argument)
         assert isinstance(found, PaddedTensor)
         return found
 
     def tensors(self) -> list[PaddedTensor]:
-        """What is known of all tensor arguments, in order; one that is given twice comes twice."""
+        """The facts about all tensor arguments, in order, with repetitions."""
         nodes: list[fx.Node] = []
         fx.node.map_arg((self.padded.args, self.padded.kwargs), nodes.append)
         return [one for node in nodes for one in flat(self.known(node))]
 
     def tensors_listed(self, name: str) -> list[PaddedTensor]:
-        """What is known of each tensor in an argument that is a list of them."""
+        """The facts about each tensor in an argument that is a list of them."""
         return [self.value(one) for one in self.arg(name)]
 
     def literals(self, *free: str) -> None:
@@ -195,7 +195,7 @@ def joined(values: Iterable[PaddedTensor]) -> Padding:
 
 
 def results(value: object) -> list[object]:
-    """What a node returns, as a list."""
+    """The results of a node, as a list."""
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 

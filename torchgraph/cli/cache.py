@@ -66,7 +66,7 @@ def _shrink(console: Console, limit: int) -> int:
 
 
 def kept() -> tuple[Path | None, list[Entry]]:
-    """The directory of the disk cache, and its entries; none is made. NotPrivate, OSError."""
+    """The disk cache and its entries; makes no directory. Raises NotPrivate, OSError."""
     root = cache_directory()
     if root is None or not os.path.lexists(root):
         return root, []
@@ -75,7 +75,7 @@ def kept() -> tuple[Path | None, list[Entry]]:
 
 
 def summary(root: Path | None, found: Sequence[Entry], limit: int) -> str:
-    """The count, size and place of the entries."""
+    """The size of the cache and its directory."""
     took = size(sum(entry.size for entry in found))
     return f"{_count(len(found))}, {took} of {size(limit)}, in {root or 'no home directory'}"
 

@@ -39,7 +39,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the doctor's output."""
+    """One line of the doctor's output."""
 
     what: str
     found: str
@@ -65,7 +65,7 @@ def doctor(console: Console) -> int:
 
 
 def findings() -> Iterator[Finding]:
-    """The findings of all checks, in the order of their lines."""
+    """All findings of the doctor, in the order of the lines."""
     yield Finding("torchgraph", f"{__version__} in {os.path.dirname(_extension.__file__)}")
     yield Finding("distribution", *installed())
     yield Finding("python", f"{platform.python_version()} on {platform.system()}")
@@ -155,7 +155,7 @@ def _private_names() -> Finding:
 
 
 def _reading() -> Finding:
-    """Check that reads of a step are noticed under this Python; else all steps run in eager."""
+    """Whether changes of what a step reads are noticed in this Python; else all runs in eager."""
     missed = unread()
     if not missed:
         return Finding("what Python reads", f"noticed, by {len(CASES)} functions that are known")

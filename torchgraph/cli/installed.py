@@ -20,7 +20,7 @@ _WAY_OUT = f"pip uninstall {OTHER}, which removes files of this one, too; then, 
 
 
 def installed() -> tuple[str, bool | None]:
-    """The installed distribution, and whether it is right: None where none is installed."""
+    """The installed package in words, and whether it is the right one; None: not known."""
     other = _metadata(OTHER)
     if other is not None and other[1].startswith(_SUMMARY):
         found = f"{OTHER} {other[0]}, an earlier name of {NAME}: {_WAY_OUT}"
@@ -38,7 +38,7 @@ def is_replaced() -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """In the place of every command, when nothing else can be imported; the exit status."""
+    """Replacement of every command when the package cannot be imported; the exit status."""
     found, _ = installed()
     way_out = "" if _WAY_OUT in found else f"; {_AGAIN}"
     folder = next(iter(sys.modules[OTHER].__path__))

@@ -28,7 +28,7 @@ def dtype_of(number: object) -> torch.dtype | None:
 
 
 def function_of(target: object) -> Callable[..., torch.Tensor] | None:
-    """What computes with tensors as ``target`` does with numbers; None where nothing does.
+    """The tensor function for ``target`` on numbers; None for none.
 
     At least one of its arguments is a tensor, the others may be numbers.
     """

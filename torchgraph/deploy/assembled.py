@@ -67,7 +67,7 @@ _LOGS = (
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what torch's exporters say about torch."""
+    """Silence the log messages of torch's exporters in the block."""
     loggers = [logging.getLogger(name) for name in _LOGS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -84,7 +84,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def without_graphs() -> Iterator[None]:
-    """Without the graph that torch.export prints where it fails; what others print stays."""
+    """Drop the graph that a failing torch.export prints; other output stays."""
     held, graph = io.StringIO(), None
     try:
         with redirect_stderr(held):

@@ -1,4 +1,4 @@
-"""How an exported step is called: the user's own arguments and results, as torch's pytrees."""
+"""Calling convention of an exported step: arguments and results as torch's pytrees."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Calling:
 
 
 def calling(call: Call, returned: Returned, metas: Mapping[str, TensorMeta]) -> Calling:
-    """How a step is called that was called so, and returned that.
+    """The calling convention of a step, from the arguments and results of one call.
 
     Args:
         metas: what is known of each tensor of the call, by path.

@@ -138,7 +138,7 @@ def _bound(captured: Captured, leaves: Sequence[Any]) -> Captured:
 
 
 def _meant(program: Program, options: Options) -> Program:
-    """With the passes that say what the step computes, not how fast."""
+    """The program after the passes that change what it computes, without those for speed."""
     if options.amp is None or options.amp_policy != "oneflow":
         return program
     return run(program, (MixedPrecision(options.amp),), options.passes)

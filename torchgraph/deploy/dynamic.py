@@ -35,7 +35,7 @@ class _Step(nn.Module):
 def traced(
     graph: Running, given: tuple[tuple[Any, ...], dict[str, Any]] | None, shapes: Any
 ) -> ExportedProgram:
-    """What torch.export makes of `build`; whatever it does to objects is taken back.
+    """The program that torch.export makes of `build`; side effects on objects are undone.
 
     Args:
         shapes: as for `torch.export.export`; True: the first dimension of each argument, together.
@@ -110,7 +110,7 @@ def _batches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, A
 
 
 def _without_marks(program: ExportedProgram) -> ExportedProgram:
-    """Without ops of ours, such as ``tg.depend``; a result of one is an alias."""
+    """The program without torchgraph's own ops, such as ``tg.depend``."""
     graph = program.graph
     for node in list(graph.nodes):
         if node.target in own_ops.PASSED_ON:
@@ -120,7 +120,7 @@ def _without_marks(program: ExportedProgram) -> ExportedProgram:
 
 
 def _way_out(error: Exception) -> str:
-    """What there is to do about an error of torch.export's."""
+    """The fix to suggest for an error of torch.export."""
     text, one_size = str(error), "without dynamic_batch and dynamic_shapes, for one size."
     if "pytree" in text or "output type" in text or "register_dataclass" in text:
         return (

@@ -1,4 +1,4 @@
-"""``tg.export``."""
+"""``tg.export``: a step as a file for other runtimes."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Exportable:
     calling: Calling
 
     def lifted(self) -> ExportedProgram:
-        """With the states as the first argument, a dict by name, whose tensors it writes."""
+        """The program with a dict of states as its first argument, which it writes in place."""
         calling, states = self.calling, {state.name: state.value for state in self.states}
         args, kwargs = calling.examples
         examples = ((states, *args), kwargs)
@@ -63,7 +63,7 @@ class Exportable:
         return _Writing(replace(self, states=(), calling=calling)).run()
 
     def whole(self) -> ExportedProgram:
-        """With the states inside: parameters and buffers that each call writes."""
+        """The program as a module whose parameters and buffers are the states."""
         return _Writing(self).run()
 
 
@@ -236,7 +236,7 @@ def check_names(names: Iterable[str]) -> None:
 def states_of(
     program: Program, values: Mapping[str, Any], arguments: Sequence[str]
 ) -> tuple[State, ...]:
-    """What the program keeps, with copies of the values; numbers as 0-dim tensors."""
+    """The states of the program, with copies of the values; numbers as 0-dim tensors."""
     written = {str(o.target) for o in program.signature.outputs if o.kind is Kind.UPDATE}
     states = {str(spec.fqn) for spec in program.signature.inputs if spec.role is not Role.INPUT}
     trains, found = not states.isdisjoint(written), []

@@ -21,7 +21,7 @@ LAYERS = frozenset({aten.mkldnn_rnn_layer.default, library.rnn_layer_without_gra
 
 
 def layer(emit: Callable[..., fx.Node], node: fx.Node, args: Sequence[Any]) -> list[fx.Node]:
-    """Its results by ``aten.lstm``; nothing lies in the workspace: `layer_backward` needs none.
+    """The results of a recurrent layer by ``aten.lstm``, with an empty workspace.
 
     Args:
         emit: adds a node.

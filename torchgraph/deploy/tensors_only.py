@@ -205,7 +205,7 @@ class _Rewriting:
 
 
 def _live(program: Program) -> set[fx.Node]:
-    """What the outputs need, and what draws random numbers: other draws come after it."""
+    """The nodes that outputs depend on, and all that draw random numbers."""
     found = {node for node in program.nodes if effects.of(node).random}
     kept = (value for out, value in program.returns() if out.kind in (*_KEPT, OutputKind.SKIP))
     found.update(value for value in kept if isinstance(value, fx.Node))
@@ -216,7 +216,7 @@ def _live(program: Program) -> set[fx.Node]:
 
 
 def _flags(program: Program) -> dict[str, fx.Node]:
-    """By optimizer, what is not 0 where a GradScaler keeps it from stepping."""
+    """Optimizer -> the flag that is not 0 when a GradScaler skips its step."""
     pairs = program.returns()
     return {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
 

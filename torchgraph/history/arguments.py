@@ -44,7 +44,7 @@ class Arguments:
         self._last: dict[int, _Last] = {}
 
     def held(self, call: Call) -> Held:
-        """``call`` as it is now."""
+        """The recorded arguments of ``call``, with copies of its tensors."""
         return Held(call.over([self._copy(*one) for one in enumerate(call.tensors)]))
 
     def _copy(self, place: int, tensor: torch.Tensor) -> torch.Tensor:

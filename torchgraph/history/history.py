@@ -25,7 +25,7 @@ Numbers = list[dict[str, Any]]
 
 @dataclass
 class Record:
-    """One step: what it was given."""
+    """Record of one step: its arguments, random state, settings and results."""
 
     step: int
     """Its number, from 1."""
@@ -104,7 +104,7 @@ class History:
         return replay is not None and last is not None and last() is replay
 
     def forget(self) -> None:
-        """Let all go."""
+        """Remove all records and states."""
         self.records.clear()
         self.states.clear()
         self._arguments = Arguments()

@@ -1,4 +1,4 @@
-"""All random generators that a step may draw from."""
+"""The state of all random generators that a step may draw from."""
 
 from __future__ import annotations
 

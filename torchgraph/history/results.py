@@ -1,4 +1,4 @@
-"""What a step gave, in few bytes: enough to tell whether it gives the same when it runs again."""
+"""Fingerprints of the results of a step, to compare them when it runs again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHOLE = 1024
 
 
 class Result(NamedTuple):
-    """One tensor that a step returned."""
+    """The fingerprint of one tensor that a step returned."""
 
     path: str
     shape: torch.Size
@@ -24,11 +24,11 @@ class Result(NamedTuple):
 
     @classmethod
     def of(cls, path: str, tensor: torch.Tensor) -> Result:
-        """The tensor as it is now."""
+        """The fingerprint of a tensor."""
         return cls(path, tensor.shape, tensor.dtype, _parts(tensor.detach()))
 
     def differs(self, now: Result) -> str:
-        """What is other than it was; empty when nothing is.
+        """The difference from another fingerprint in words; empty for none.
 
         Where kernels may add in any order, as on a GPU, all finite results are alike.
         """
@@ -46,7 +46,7 @@ class Result(NamedTuple):
 
 
 def results_of(returned: object) -> list[Result]:
-    """What is kept of all that a step returned."""
+    """The fingerprints of all tensors that a step returned."""
     if isinstance(returned, torch.Tensor):
         found = [("output", returned)]
     else:
@@ -55,7 +55,7 @@ def results_of(returned: object) -> list[Result]:
 
 
 def difference(then: list[Result], now: list[Result]) -> str:
-    """What a step gave that it had not given before; empty for nothing."""
+    """The first difference between two runs of a step in words; empty for none."""
     if len(then) != len(now):
         return f"it returns {len(now)} tensors, and returned {len(then)}"
     apart = (one.differs(other) for one, other in zip(then, now, strict=True))

@@ -1,4 +1,4 @@
-"""What a user sets between calls: plain attributes of modules, and which tensors train."""
+"""Settings that a user changes between calls: attributes of modules, ``requires_grad``."""
 
 from __future__ import annotations
 

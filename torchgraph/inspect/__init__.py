@@ -1,4 +1,4 @@
-"""What a Graph did, and whether it is right: report and check.
+"""Inspection of a Graph: report, check, profile and bisection.
 
 Touches: copies of the user's state.
 Never: a change that outlives the look.

@@ -1,4 +1,4 @@
-"""What a program was specialised for: Python values that are now part of it and will not move."""
+"""Python values that are constants of a program, and that its guards compare."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMERIC = frozenset({torch.NumberType, torch.FloatType, torch.ComplexType, torc
 
 
 class BakedKind(enum.Enum):
-    """Where a baked value comes from."""
+    """The source of a baked value."""
 
     NUMBER = "number"  # a Python number in the user's code, an argument of an op
     ARGUMENT = "argument"  # an argument of the call that is no tensor
@@ -34,7 +34,7 @@ class BakedKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Baked:
-    """One value. Nodes that hold the same number for the same user's line are one entry."""
+    """One constant; nodes with the same number for the same line of the user's are one entry."""
 
     kind: BakedKind
     name: str
@@ -50,7 +50,7 @@ class Baked:
 
 
 def collect(program: Program, call: Call, optimizers: list[Optimizer]) -> tuple[Baked, ...]:
-    """Everything that is baked into ``program``, which serves calls such as ``call``."""
+    """All baked values of ``program``, which serves calls such as ``call``."""
     return (*_arguments(call), *_numbers(program, optimizers), *constants(program))
 
 

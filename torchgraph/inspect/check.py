@@ -68,7 +68,7 @@ def check(
 
 
 def _agree(ranks: SingleRank, replay: Replay, options: Options, precision: str) -> None:
-    """Raise, on all ranks, what keeps one of them from a check, or where they would not meet."""
+    """Raise, on all ranks, the error of any rank, or a difference between their collectives."""
     refused = None
     try:
         _refuse(replay, options)
@@ -111,7 +111,7 @@ def _refuse(replay: Replay, options: Options) -> None:
 
 
 class _Check:
-    """One step of eager's, and of all that became of it on the way to what runs."""
+    """One step in eager, compared with each form of its program on the way to what runs."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _Check:
         self._comparison = ProgramComparison(whole, sandbox, ranks, exact=self._exact)
 
     def divergence(self) -> Divergence | None:
-        """The first node that is wrong; None where nothing is."""
+        """The first wrong node; None for none."""
         executable = self._executable
         signature = executable.signature
         got = self._sandbox.run(executable.function, executable.outputs, signature)
@@ -158,11 +158,11 @@ class _Check:
         return self._measured(replace(found, repeatable=repeatable))
 
     def accuracy(self, found: Divergence | None) -> Accuracy:
-        """How far all results are from float64, beside eager's."""
+        """Errors of all results against float64, beside those of eager."""
         return self._comparison.accuracy(self._executable, found)
 
     def _agreed(self, found: Divergence | None, program: Program) -> Divergence | None:
-        """What the rank has found whose node comes first in the program."""
+        """The divergence of the rank whose node comes first in the program."""
         order = {node.name: place for place, node in enumerate(program.nodes)}
         place = len(order)
         if found is not None:
@@ -176,7 +176,7 @@ class _Check:
         return replace(found, graph_error=accuracy.graph, eager_error=accuracy.eager)
 
     def _capture(self) -> tuple[Divergence | None, Program]:
-        """What capture got wrong; on a GPU, where kernels may add in any order, nobody can say."""
+        """The divergence that capture brought; not known on a GPU, where sums may reorder."""
         whole = self._comparison.program
         if self._replay.devices - {"cpu"}:
             return None, whole

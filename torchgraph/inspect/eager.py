@@ -1,4 +1,4 @@
-"""One eager step: `build` and the optimizers run for real, are looked at, and are undone."""
+"""One eager step: `build` and the optimizers run, are observed, and are undone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Key = tuple[str, int, torch.Size, torch.dtype]
 
 
 class ResultPlace(NamedTuple):
-    """A result in an eager run."""
+    """The place of a result in an eager run."""
 
     position: int
     """Ops before it."""
@@ -82,7 +82,7 @@ def results(value: object) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 class Eager:
-    """Runs the eager side of one call, as often as needed, from the same state."""
+    """Eager runs of one call from the same state, which is restored after each."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Eager:
         leaves: Sequence[Leaf],
         around: Callable[[Step], AbstractContextManager[None]],
     ) -> None:
-        """Scan the step, and keep what it may change.
+        """Scan the step, and take a snapshot of everything that it may change.
 
         Args:
             owners: objects besides modules and optimizers whose attributes are put back.
@@ -114,7 +114,7 @@ class Eager:
         self._snapshot = Snapshot([*owners, *held], tensors)
 
     def run(self, journal: AbstractContextManager[object] | None = None) -> dict[str, object]:
-        """One step. What it returned and every state after it, by name; the user's things stay.
+        """Run one step; returns its results and every state after it, by name.
 
         ``journal`` is entered for `build`, and again for the optimizers' steps.
         """
@@ -162,7 +162,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 @contextmanager
 def _without_schedulers(*, own_update: bool) -> Iterator[None]:
-    """Schedulers that `build` steps are no part of its program."""
+    """Let `build` step no scheduler, since its program does not either."""
     with ExitStack() as stack:
         for cls in classes_with(LRScheduler, "step") if own_update else ():
             stack.enter_context(mock.patch.object(cls, "step", _nothing))
@@ -176,7 +176,7 @@ def _first_gradients(
 
 
 def _outputs(came: Returned) -> dict[str, object]:
-    """By path: ``output``, ``output[0]``, ``output['loss']``."""
+    """The results by path: ``output``, ``output[0]``, ``output['loss']``."""
     names = (f"output{path}" for path in came.names)
     return dict(zip(names, map(copied, came.tensors), strict=True))
 
@@ -192,5 +192,5 @@ def _now(leaf: Leaf) -> object:
 
 
 def copied(value: object) -> Any:
-    """A tensor of its own with the same strides, of a DTensor one like its part that is here."""
+    """A copy of a tensor with the same strides; of a DTensor, with the same local shard."""
     return local(value).detach().clone() if isinstance(value, torch.Tensor) else value

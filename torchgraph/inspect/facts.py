@@ -1,4 +1,4 @@
-"""The facts that a report is made of, as plain data."""
+"""The data of a report."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class CallCounts:
-    """How the calls of the Graph have run."""
+    """Numbers of calls of the Graph, by how they ran."""
 
     programs: int = 0
     """That programs served; those that were looked at are among them."""
@@ -76,7 +76,7 @@ class CallCounts:
 
 @dataclass(frozen=True)
 class Steps:
-    """What the last steps took on the host, in seconds; on a GPU it may still be computing."""
+    """Seconds of the last steps on the host; a GPU may still be computing after them."""
 
     count: int
     """How many; the first run of a program is not among them."""
@@ -165,7 +165,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class ProgramMemory:
-    """Bytes of what a program reads, by kind. Temporaries are not counted yet."""
+    """Bytes of the inputs and constants of a program, by kind, without temporaries."""
 
     parameters: int
     buffers: int
@@ -179,13 +179,13 @@ class ProgramMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum over all kinds."""
         state = self.parameters + self.buffers + self.slots + self.derived
         return state + self.constants + self.inputs
 
 
 def backend(replay: Replay) -> str:
-    """What it runs on now, and why not on Inductor where that has failed."""
+    """The backend that runs the program, and the reason where Inductor has failed."""
     if replay.inductor_since is not None:
         return "inductor"
     if replay.inductor_failed:
@@ -224,7 +224,7 @@ def branches(guard: ValueGuard | None) -> tuple[Branch, ...]:
 
 
 def _general(fqn: str) -> str:
-    """``optimizer.0.state.*.step``: the same for every parameter."""
+    """``optimizer.0.state.*.step``: the name with its parameter replaced by a star."""
     of_all = kind_of(fqn) is NameKind.SLOT
     return f"{optimizer_of(fqn)}.state.*.{last_of(fqn)}" if of_all else fqn
 
@@ -259,7 +259,7 @@ def _shortened(text: str) -> str:
 
 
 def stages(seconds: Mapping[str, float], replay: Replay) -> tuple[StageTime, ...]:
-    """What was timed until the first run ended, and Inductor's part behind it."""
+    """The timed stages until the end of the first run, and Inductor's part of them."""
     found = {**seconds}
     later = {name: found.pop(name) for name in _AFTER_THE_FIRST_RUN if name in found}
     graphs = cuda_graphs(replay.executable)
@@ -272,7 +272,7 @@ def stages(seconds: Mapping[str, float], replay: Replay) -> tuple[StageTime, ...
 
 
 def predicates(program: Program) -> tuple[Predicate, ...]:
-    """What the program expects of values, in its order; the same of one line counted."""
+    """The values that the program expects, in its order; equal ones of one line are counted."""
     found: Counter[Predicate] = Counter()
     for node in program.nodes:
         if effects.of(node).expects:
@@ -281,7 +281,7 @@ def predicates(program: Program) -> tuple[Predicate, ...]:
 
 
 def steps(replay: Replay) -> Steps | None:
-    """What the last runs took; None before the second one."""
+    """Seconds of the last runs; None before the second one."""
     taken = tuple(replay.seconds)
     if not taken:
         return None
@@ -289,7 +289,7 @@ def steps(replay: Replay) -> Steps | None:
 
 
 def held(replay: Replay, reported: Replay | None, peak: int | None) -> CachedProgram:
-    """What the cache holds in ``replay``, which allocates ``peak`` bytes when it runs."""
+    """The cache entry of ``replay``, which allocates ``peak`` bytes when it runs."""
     constants = sum(entry.nbytes for entry in baked.constants(replay.program))
     casts = sum(tensor.nbytes for tensor in replay.derived.tensors)
     return CachedProgram(

@@ -1,4 +1,4 @@
-"""The peak of a step's memory: as planned, as measured, and eager's.
+"""The peak of a step's memory: planned, measured, and that of eager.
 
 Counted is what a step allocates: results of ops, gradients, outputs, and what kernels take besides.
 Not counted is what is there before it: parameters, buffers, optimizer state, arguments, constants.
@@ -34,7 +34,7 @@ _STEP = "torchgraph eager step"
 
 @dataclass(frozen=True)
 class Peaks:
-    """Bytes that a step allocates, at the most; None for what is not known."""
+    """Peaks of allocated bytes of a step; None where not known."""
 
     planned: int | None
     """By the lifetimes of the program's values."""
@@ -50,7 +50,7 @@ class Peaks:
 
 
 def planned(replay: Replay, options: Options, *, probe: bool = False) -> Peaks:
-    """What is known without running a step. ``probe``: run kernels to see what they take."""
+    """Peaks without a run of the step. ``probe``: run kernels to measure their workspace."""
     executable = replay.executable
     if isinstance(executable, Pipelined):
         note = "a pipeline: what its micro-batches in flight hold is not planned"
@@ -70,7 +70,7 @@ def planned(replay: Replay, options: Options, *, probe: bool = False) -> Peaks:
 
 
 def of_values(replay: Replay) -> int | None:
-    """What a run allocates at its most, without what kernels take; None where that is not known."""
+    """The peak of allocated bytes of a run, without kernels' workspace; None where not known."""
     known = _parts(replay.executable) and replay.inductor_since is None
     return _most(replay.executable, probe=False) if known else None
 
@@ -119,13 +119,13 @@ def measured(
 
 
 def _parts(executable: Lowered) -> tuple[Executable, ...]:
-    """Those that run op by op: a CUDA Graph lies in a pool of its own."""
+    """The parts that run op by op: a CUDA Graph has a memory pool of its own."""
     parts = executable.executables if isinstance(executable, Plan) else (executable,)
     return tuple(part for part in parts if isinstance(part, Executable))
 
 
 class _Span:
-    """Marks what it is around for `recorded`, more than once."""
+    """A reusable context manager that marks a span for `recorded`."""
 
     def __enter__(self) -> None:
         self._mark = record_function(_STEP)

@@ -1,4 +1,4 @@
-"""The stages of a pipeline: where they lie, what they run, what travels between them."""
+"""Pipeline stages in a report: their ranks, ops and transfers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tables import add_row, empty_table, section, size
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """One stage. Bytes are those of one micro-batch."""
+    """One stage; bytes are those of one micro-batch."""
 
     name: str
     """What it is called in ``set_stage``; of several that are run as one, all of them."""
@@ -35,7 +35,7 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What `report` says of one."""
+    """The stages of a step, for a report."""
 
     schedule: str
     micro_batches: int
@@ -45,7 +45,7 @@ class Pipeline:
 
 
 def collect(runs: Lowered) -> Pipeline | None:
-    """None for a step that has no stages."""
+    """The stages of a step; None for a step without stages."""
     if not isinstance(runs, Pipelined):
         return None
     cut, layout = runs.cut, runs.layout
@@ -92,7 +92,7 @@ def cells(stages: Sequence[PipelineStage]) -> list[tuple[str, ...]]:
 
 
 def title(found: Pipeline | None) -> str:
-    """What stands above the stages."""
+    """The title of the table of stages."""
     if found is None:
         return "Pipeline"
     update = f"; {size(found.exchanged)} in the update" if found.exchanged else ""

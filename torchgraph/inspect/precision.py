@@ -1,4 +1,4 @@
-"""What of a program runs in which precision."""
+"""Dtypes of the ops of a program."""
 
 from __future__ import annotations
 

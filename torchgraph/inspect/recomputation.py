@@ -1,4 +1,4 @@
-"""What activation checkpointing saves and what it costs, by module."""
+"""Savings and costs of activation checkpointing, by module."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recomputation:
 
 
 def collect(program: Program) -> tuple[Recomputation, ...]:
-    """By the name of the region, in the order of the forward."""
+    """The checkpointed regions by name, in the order of the forward."""
     savings = [saving for record in program.history for saving in record.savings]
     if not savings:
         return ()

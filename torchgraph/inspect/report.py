@@ -1,4 +1,4 @@
-"""``graph.report()``: what was captured and what became of it, as data and as tables."""
+"""``graph.report()``: the captured program and its compilation, as data and as tables."""
 
 from __future__ import annotations
 
@@ -144,11 +144,11 @@ class Report:
         plot: str = "memory",
         profile: Annotated[Timings, OWN_CHECK] = None,
     ) -> None:
-        """The same as `save_svg` in pixels, two for each point."""
+        """Write a plot of `save_svg` as PNG, two pixels for each point."""
         page.save_plot(path, self._shown(), plot, "png", profile)
 
     def _shown(self) -> Shown:
-        """What the page is made of."""
+        """The part of the report that the page shows."""
         plan = self.backend_plan
         said = [plan, f"Compiled code: {self.confirmation}" if self.confirmation else ""]
         if self.backend == "eager":
@@ -165,11 +165,11 @@ class Report:
         )
 
     def _checked(self) -> str:
-        """What checks the guards, and how long that takes."""
+        """The guard checks before each call, and their time."""
         return tables.checked(self.guard_form, self.guard_seconds)
 
     def _figures(self) -> Iterator[tuple[str, str]]:
-        """What it is, and how much; empty for what is not known."""
+        """(name, value) pairs for the head of the page; an empty value is not known."""
         yield "backend", self.backend
         if self.source.programs is not None:
             yield "nodes after all passes", str(sum(one.after_passes for one in self.nodes))
@@ -188,7 +188,7 @@ class Report:
         yield "programs held", str(len(self.programs.held))
 
     def _page_tables(self) -> dict[str, list[page_tables.Table]]:
-        """By section of the page."""
+        """The tables by section of the page."""
         held = [page_tables.calls(self.calls), page_tables.programs(self.programs)]
         if self.backend == "eager":
             return {"programs": held}
@@ -381,6 +381,6 @@ class Report:
 def _held(cache: ProgramCache, reported: Replay | None, options: Options) -> Programs:
     replays = list(cache)
     held = [facts.held(one, reported, peaks.of_values(one)) for one in replays]
-    words = variants.told(replays, [one.signature for one in held])
+    words = variants.differences(replays, [one.signature for one in held])
     held = [replace(one, told=told) for one, told in zip(held, words, strict=True)]
     return Programs(tuple(held), options.cache_size, cache.hits, cache.misses, tuple(cache.reasons))

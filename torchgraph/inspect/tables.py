@@ -99,7 +99,7 @@ def passes(rows: Sequence[PassRecord]) -> RenderableType:
 
 
 def refusals(rows: Sequence[PassRecord]) -> RenderableType:
-    """What the passes found and left alone, and why."""
+    """Matches that passes refused to change, and the reasons."""
     table = empty_table(
         "Left alone", ("pass", "left"), ("nodes", "right"), ("why", "left"), ("where", "left")
     )
@@ -128,7 +128,7 @@ def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
 
 
 def precision(rows: Sequence[Precision]) -> RenderableType:
-    """Which ops give which type."""
+    """Ops by dtype."""
     table = empty_table("Precision", ("type", "left"), ("phase", "left"), ("ops", "left"))
     for row in rows:
         ops = ", ".join(f"{name} x{count}" if count > 1 else name for name, count in row.ops)
@@ -147,7 +147,7 @@ def memory(sizes: ProgramMemory) -> RenderableType:
 
 
 def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
-    """What became of it, and what is in its way."""
+    """The state of the CUDA Graph, and its obstacles."""
     table = empty_table(
         f"CUDA Graph: {status}", ("why", "left"), ("nodes", "right"), ("where", "left")
     )
@@ -157,14 +157,14 @@ def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
 
 
 def confirmation(found: Confirmation | None) -> RenderableType:
-    """How often compiled code was compared."""
+    """Numbers of comparisons of compiled code."""
     if found is None:
         return Group()
     return Text(f"\nCompiled code: {found}", "yellow" if found.dropped else "bold")
 
 
 def peaks(found: Peaks) -> RenderableType:
-    """What a step allocates, at its most."""
+    """Peaks of allocated bytes of a step."""
     table = empty_table("Peak of a step", ("bytes that it allocates", "left"), ("", "right"))
     besides = "" if found.workspaces else ", without what kernels take"
     rows = {f"planned{besides}": found.planned, "measured": found.measured}
@@ -178,7 +178,7 @@ def peaks(found: Peaks) -> RenderableType:
 
 
 def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
-    """The orders that were tried, and what is in the arena."""
+    """The orders that memory planning tried, and the contents of the arena."""
     table = empty_table("Memory plan", ("", "left"), ("bytes", "right"), ("values", "right"))
     for plan in plans:
         for one in plan.tried:
@@ -194,7 +194,7 @@ def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
 
 
 def calls(found: CallCounts) -> RenderableType:
-    """How the calls so far have run."""
+    """Numbers of calls by how they ran."""
     eager = sum(one.count for one in found.eager)
     title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
     title += f"; {found.looked} of the first were looked at" if found.looked else ""
@@ -208,7 +208,7 @@ def calls(found: CallCounts) -> RenderableType:
 
 
 def programs(cache: Programs) -> RenderableType:
-    """The cache."""
+    """The cached programs."""
     title = (
         f"Programs: {len(cache.held)} of at most {cache.size} held; hits: {cache.hits}, "
         f"misses: {cache.captures}, each a capture"
@@ -237,7 +237,7 @@ _CHECKED = {"compiled": "by compiled code", "python": "in Python: the guards are
 
 
 def checked(form: str, seconds: float | None) -> str:
-    """What checks the guards before each call, and how long that takes."""
+    """The guard checks before each call, and their time."""
     took = "" if seconds is None else f", in {digits(1e6 * seconds)} us"
     return f"checked before each call{took}, {_CHECKED[form]}"
 
@@ -304,7 +304,7 @@ def baked(rows: Sequence[Baked]) -> RenderableType:
 
 
 def plain(shown: RenderableType) -> str:
-    """What rich prints of it as plain text, 80 columns wide."""
+    """A rich renderable as plain text, 80 columns wide."""
     return screen.plain(shown, 80, screen.encoding_of_output())
 
 

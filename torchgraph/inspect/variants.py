@@ -1,4 +1,4 @@
-"""What tells programs from each other that serve calls with the same inputs."""
+"""Differences between programs that serve calls with the same inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 3
 _LONGEST = 60
 
 
-def told(replays: Sequence[Replay], served: Sequence[str]) -> list[str]:
+def differences(replays: Sequence[Replay], served: Sequence[str]) -> list[str]:
     """For each program what it expects and others do not that serve the same; empty for one alone.
 
     ``served``: the inputs of each, in words.

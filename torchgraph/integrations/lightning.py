@@ -62,7 +62,7 @@ class _Log:
 
     @contextmanager
     def of(self, module: LightningModule) -> Iterator[None]:
-        """In the block, nothing that the module logs reaches Lightning."""
+        """Keep log calls of the module from Lightning in the block."""
         self._module = module
         vars(module)["log"] = self._stand_in
         try:
@@ -108,7 +108,7 @@ class _Log:
         return value
 
     def clear(self) -> None:
-        """Forget what was logged."""
+        """Remove all logged values."""
         self.logged.clear()
         self.tensors.clear()
 
@@ -218,7 +218,7 @@ class GraphStrategy(SingleDeviceStrategy):
         return self._called(args[:1], len(args) > 1, False, False, 0)[1]
 
     def _run(self, given: Mapping[str, Any], first: bool, last: bool) -> ClosureResult:
-        """Run a micro-batch of automatic optimization."""
+        """Run one micro-batch of automatic optimization."""
         trainer = self._trainer
         self._index = given.get("batch_idx")
         batch = tuple(value for name, value in given.items() if name != "batch_idx")

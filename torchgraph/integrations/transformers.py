@@ -98,7 +98,7 @@ class GraphTrainer(GraphTrainerMixin, transformers.Trainer):
 
 
 class _Loop:
-    """The objects that one ``train()`` lets the program call."""
+    """The interface between one ``train()`` and the program of its steps."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -119,7 +119,7 @@ class _Loop:
             yield
 
     def clip(self, model: nn.Module) -> Any:
-        """The code between the backward and the update: clipping, and the norm if there is one."""
+        """Clip gradients between the backward and the update; the norm, if there is one."""
         trainer, norm = self.trainer, None
         most = trainer.args.max_grad_norm
         if most is not None and most > 0:
@@ -147,7 +147,7 @@ class _Loop:
         return loss
 
     def _look(self) -> None:
-        """Inspect the run once its optimizer is made, and decide whether the program serves it."""
+        """Read the settings of this run, once its optimizer exists."""
         trainer = self.trainer
         self._wrapped = trainer.optimizer
         self.optimizer = behind(trainer.optimizer)

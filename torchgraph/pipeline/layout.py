@@ -27,7 +27,7 @@ class Layout:
 
     @classmethod
     def of(cls, settings: Sequence[StageSetting], *, merge: bool) -> Layout:
-        """From what was set. ``merge``: neighbours on the same ranks are one stage.
+        """The layout of placements. ``merge``: join neighbouring stages on equal ranks.
 
         Raises:
             StageNotPlaced: a stage is nowhere, or on several ranks; ranks are missing.

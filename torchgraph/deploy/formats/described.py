@@ -1,4 +1,4 @@
-"""What an exported step is, as JSON that lies in the file: how to call it, what it keeps."""
+"""Description of an exported step as JSON in its file: how to call it, and its states."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def described(one: Exportable, name: str, held: Sequence[str]) -> dict[str, Any]
 
 
 def as_text(description: Mapping[str, Any]) -> str:
-    """JSON, indented."""
+    """The description as indented JSON."""
     return json.dumps(description, indent=1)
 
 
@@ -79,7 +79,7 @@ def table(states: Sequence[State]) -> str:
 
 
 def record(number: int) -> str:
-    """Where the value of a state is, in a package."""
+    """The path of the value of a state in a package."""
     return f"{_FOLDER}/states/{number}.bin"
 
 

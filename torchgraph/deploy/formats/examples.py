@@ -50,7 +50,7 @@ def call(program: ExportedProgram, tensors: Tensors) -> tuple[tuple[Any, ...], d
 
 
 def _values(program: ExportedProgram) -> list[Any]:
-    """What the trace knows of each tensor of a call."""
+    """The traced metadata of each tensor of a call."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     specs = program.graph_signature.input_specs
     return [
@@ -61,7 +61,7 @@ def _values(program: ExportedProgram) -> list[Any]:
 
 
 def _sizes(program: ExportedProgram, values: Sequence[Any]) -> dict[Any, tuple[int, int]]:
-    """By symbol, the size at the export and another one that a call may choose."""
+    """By symbol, its size at the export, and another valid one."""
     tensors = [
         one for one in pytree.tree_leaves(program.example_inputs) if isinstance(one, torch.Tensor)
     ]

@@ -1,4 +1,4 @@
-"""What arguments and results are called in a file: the same with each option of an export."""
+"""Names of arguments and results in a file, equal for all options of an export."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def result_names(program: ExportedProgram, taken: Iterable[str]) -> list[str]:
 def _named(
     args: tuple[Any, ...], kwargs: dict[str, Any], build: Callable[..., object]
 ) -> Iterator[tuple[int, str]]:
-    """By the number of each leaf, its name; ``args`` and ``kwargs`` have the numbers as leaves."""
+    """Number of a leaf -> its name; ``args`` and ``kwargs`` have the numbers as leaves."""
     signature = inspect.signature(build)
     try:
         bound = dict(signature.bind(*args, **kwargs).arguments)

@@ -1,4 +1,4 @@
-"""What torch's exporters say, without their advice to torch's developers, and whose line it is."""
+"""Messages of torch's exporters without advice to torch's developers, and the user's line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT = 400
 
 
 def reason(error: BaseException) -> str:
-    """What an error comes of, in few lines: of a chain its first cause, of a list its items."""
+    """The cause of an error in few lines: the first of a chain, all items of a list."""
     text = _COLOUR.sub("", str(list(_chain(error))[-1])).strip()
     lines = [line.strip() for line in text.splitlines()]
     items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
@@ -28,7 +28,7 @@ def reason(error: BaseException) -> str:
 
 
 def suggested(error: BaseException) -> str:
-    """What torch.export suggests for a dimension, as ``batch = Dim('batch', max=16)``; or empty."""
+    """The `Dim` that torch.export suggests, as ``batch = Dim('batch', max=16)``; else empty."""
     _, there, rest = _COLOUR.sub("", str(error)).partition("Suggested fixes:\n")
     lines = (line.strip() for line in rest.partition("\n\n")[0].splitlines())
     return ", ".join(filter(None, lines)) if there else ""

@@ -68,7 +68,7 @@ def tried(
 
 
 def tensor_results(program: ExportedProgram, results: Any) -> Tensors:
-    """What the program computes of what a call returned; a size as a tensor."""
+    """The tensors among the results of a call; a size is given as a tensor."""
     specs = program.graph_signature.output_specs
     users = [one.arg for one in specs if one.kind is OutputKind.USER_OUTPUT]
     leaves = pytree.tree_leaves(results)
@@ -82,7 +82,7 @@ def tensor_results(program: ExportedProgram, results: Any) -> Tensors:
 def _by_torch(
     program: ExportedProgram, step: Callable[..., Any], tensors: Tensors, made_up: bool
 ) -> tuple[Tensors | None, bool]:
-    """What the step itself computes, and whether it draws; None where torch refuses the values."""
+    """The results of the step in torch, and whether it draws; None where torch raises."""
     args, kwargs = call(program, [one.clone() for one in tensors])
     devices = sorted({one.device.index or 0 for one in tensors if one.is_cuda})
     try:
@@ -102,7 +102,7 @@ def _random_state(devices: Sequence[int]) -> Tensors:
 
 
 def _share(program: ExportedProgram) -> float:
-    """What the coarsest dtype in the step allows."""
+    """The relative tolerance of the coarsest dtype in the step."""
     found = {
         value.dtype
         for node in program.graph.nodes
@@ -115,9 +115,9 @@ def _share(program: ExportedProgram) -> float:
 def _difference(
     expected: torch.Tensor, got: torch.Tensor, share: float, made_up: bool
 ) -> tuple[str, bool]:
-    """In words, empty for none; and True for what is no rounding.
+    """The difference in words, empty for none, and whether it is more than rounding.
 
-    What is no number for made-up arguments in torch says nothing.
+    A NaN that torch gives for made-up arguments is equal to anything.
     """
     got = got.to(expected.device)
     for what in ("dtype", "shape"):

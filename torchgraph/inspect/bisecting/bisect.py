@@ -178,7 +178,7 @@ class _Search:
         return None
 
     def _confirm(self, step: int, last: Snapshot) -> None:
-        """Refuse a step that nothing it returned shows to be bad, where what came next differs."""
+        """Refuse a bad step that, run again, is not followed by the recorded states."""
         records = self._graph._history.records
         after = next((record for record in records if record.step == step + 1), None)
         kept = None if after is None else self._states.get(after.step)
@@ -188,7 +188,7 @@ class _Search:
             self._refuse(step + 1)
 
     def _again(self, until: int | None = None) -> Iterator[tuple[Record, RerunStep]]:
-        """Run the steps from the start on; those before ``until``."""
+        """Run the steps from the start on, up to ``until``."""
         since = self._start.step
         for record in self.records:
             if until is not None and record.step >= until:
@@ -212,7 +212,7 @@ class _Search:
             )
 
     def _moved(self, kept: Snapshot) -> bool:
-        """True where a state is not as it was kept; slots that were made again are others."""
+        """True where a state differs from the snapshot; recreated slots count as different."""
         tensors = self._graph._scan().tensors()
         return kept.moved({id(leaf.value) for _, leaf in tensors})
 
@@ -260,7 +260,7 @@ class _Search:
         return None
 
     def mismatch(self) -> BadStep | None:
-        """The first step whose program differs from eager; None also where nobody can compare."""
+        """The first step whose program differs from eager; None for none, or if not comparable."""
         graph: Any = self._graph
         self._graph._back_to(self._start)
         for record in self.records:
@@ -281,7 +281,7 @@ class _Search:
         return None
 
     def explained(self, found: BadStep, directory: Path) -> BadStep:
-        """With the op, and a script."""
+        """The bad step completed with its op, and a script that reproduces it."""
         call, source, program = self._blamed(found)
         if call is None:
             return found
@@ -291,7 +291,7 @@ class _Search:
         return replace(found, script=write(call, str(path), _about(found)))
 
     def _blamed(self, found: BadStep) -> tuple[OpCall | None, fx.Node | None, Program]:
-        """The call of the op that is to blame, and the node where it began: an input may be it."""
+        """The call of the first bad op, and its node; the node may be an input."""
         if found.divergence is not None:
             program, watch = self._watched(found.step, found.divergence.node)
             return watch.call, None, program
@@ -310,7 +310,7 @@ class _Search:
         return call, source, program
 
     def _good_before(self, step: int) -> tuple[Program, Watch] | None:
-        """A look at the last step before: if there is one, at one that the same program ran."""
+        """The program and values of the last good step, preferably of the same program."""
         before = [record for record in self.records if record.step < step]
         bad = next(record for record in self.records if record.step == step)
         runs = None if bad.program is None else bad.program()
@@ -321,7 +321,7 @@ class _Search:
     def _watched(
         self, step: int, wanted: str = "", good: tuple[Program, Watch] | None = None
     ) -> tuple[Program, Watch]:
-        """The program of a step, and a look at its run from where that step began."""
+        """The program of a step, and the observation of its run from the state before it."""
         graph = self._graph
         graph._back_to(self._start)
         for _ in self._again(until=step):
@@ -379,7 +379,7 @@ def _about(found: BadStep) -> str:
 
 
 def _is_shown(found: BadStep, done: RerunStep) -> bool:
-    """True where the step returned what is bad; that it did so then, too, has been compared."""
+    """True where the results of the step contain the bad value."""
     returned = [tensor for _, tensor in done.returned]
     return bool(returned) and (found.kind == "spike" or not all(map(all_finite, returned)))
 

@@ -1,4 +1,4 @@
-"""Which values that are not finite are no fault: a mask's infinities, that a softmax takes away."""
+"""Values that may be infinite without a fault, as a mask's, which a softmax removes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLACING = (
 
 
 class Expected:
-    """What may be infinite in a step, or not a number.
+    """The nodes of a step whose values may be infinite, or NaN, without a fault.
 
     Args:
         good: of a good step of the same program, by node, what was not finite; None without one.
@@ -42,11 +42,11 @@ class Expected:
         self._narrow = narrow
 
     def was_there(self, node: fx.Node, kinds: frozenset[str]) -> bool:
-        """True where the good step had the same."""
+        """True where the node had such elements in the good step."""
         return self._good is not None and kinds <= self._good.get(node.name, frozenset())
 
     def holds(self, node: fx.Node, kinds: frozenset[str], values: Mapping[fx.Node, Any]) -> bool:
-        """True where a value is no fault, of a node whose inputs hold none.
+        """True where the value of a node with good inputs is no fault.
 
         A NaN that is born of infinities that may be there is one.
         """
@@ -63,18 +63,18 @@ class Expected:
 
 
 class AnyIsBad(Expected):
-    """Nothing may be infinite."""
+    """An expectation that allows no value to be infinite or NaN."""
 
     def __init__(self) -> None:
         super().__init__(None, frozenset())
 
     def holds(self, node: fx.Node, kinds: frozenset[str], values: Mapping[fx.Node, Any]) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
 
 def floats(value: Any) -> Iterable[torch.Tensor]:
-    """The tensors in a value that may hold what is not finite."""
+    """The floating-point and complex tensors in a value."""
     for tensor in tensors_of(value):
         if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
             yield tensor
@@ -86,7 +86,7 @@ def all_finite(value: Any) -> bool:
 
 
 def kinds_of(value: Any) -> frozenset[str]:
-    """Which kinds of elements that are not finite are in a value."""
+    """The kinds of elements in a value that are not finite: NaN, infinite."""
     found = set()
     for tensor in floats(value):
         if not tensor.isfinite().all():

@@ -1,4 +1,4 @@
-"""An op alone, as a script that runs by itself."""
+"""A script that runs one op on saved inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a value goes bad in a step: one run of its program, op by op."""
+"""Observation of one run of a program, op by op, for the first value that is not finite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNSET = ("empty", "new_empty")
 
 @dataclass
 class OpCall:
-    """One call of an op, with what it was given."""
+    """One call of an op, with its arguments."""
 
     node: fx.Node
     args: tuple[Any, ...]
@@ -33,7 +33,7 @@ class OpCall:
 
 @dataclass
 class _Trail:
-    """Where what is not finite, and should be, came from."""
+    """The origins of values that should be finite and are not."""
 
     expected: Expected
     source: fx.Node | None = None
@@ -45,7 +45,7 @@ class _Trail:
     _calls: dict[fx.Node, OpCall] = field(default_factory=dict)
 
     def fine(self, node: fx.Node) -> None:
-        """The value of ``node`` is finite now: of the next micro-batch, say."""
+        """Forget the origins of ``node``, whose value is finite now."""
         self._begun.pop(node, None)
 
     def bad(
@@ -55,7 +55,7 @@ class _Trail:
         values: Mapping[fx.Node, Any],
         call: Callable[[fx.Node], OpCall],
     ) -> None:
-        """The value of ``node`` is not finite."""
+        """Record the origins of the value of ``node``, which is not finite."""
         self.fine(node)
         inputs = [one for one in node.all_input_nodes if one in self._begun]
         if inputs:
@@ -72,7 +72,7 @@ class _Trail:
     def end(
         self, output: fx.Node, kinds: Mapping[str, frozenset[str]], order: list[fx.Node]
     ) -> None:
-        """The end of a part: of what reaches its results, the first is the source."""
+        """End a part of the step: the earliest origin that reaches its results is the source."""
         found = {source for one in output.all_input_nodes for source in self._begun.get(one, ())}
         for one in output.all_input_nodes:
             bad = kinds.get(one.name, frozenset())
@@ -85,7 +85,7 @@ class _Trail:
 
 
 class Watch:
-    """Sees the values of a run go by; see `watched`.
+    """Observer of the values of a run; see `watched`.
 
     Args:
         wanted: the name of a node whose call is kept.
@@ -107,12 +107,12 @@ class Watch:
 
     @property
     def source(self) -> fx.Node | None:
-        """Where the first bad value that reaches a result comes from; an input or an op."""
+        """The origin of the first bad value that reaches a result: an input or an op."""
         return self._trail.source
 
     @property
     def reader(self) -> OpCall | None:
-        """The call of that op; where it is an input, of the first op that carries it on."""
+        """The call of the source; of an input, the first call that reads it."""
         return self._trail.reader
 
     @property
@@ -121,7 +121,7 @@ class Watch:
         return whole[0] if whole else self._trails[-1]
 
     def moved(self, node: fx.Node, value: Any) -> Any:
-        """Told of each value as it comes; it stays as it is."""
+        """Observe a value of the run, and return it unchanged."""
         if node.op == "output":
             for trail in self._trails:
                 trail.end(node, self.kinds, list(self._values))
@@ -167,7 +167,7 @@ def watched(
     wanted: str = "",
     good: Mapping[str, frozenset[str]] | None = None,
 ) -> Watch:
-    """Run a program, in its micro-batches, and see where it goes bad.
+    """Run a program, in its micro-batches, and observe where values become bad.
 
     Args:
         wanted: the name of a node whose call is to be kept.
@@ -183,7 +183,7 @@ def watched(
 
 
 def _look(*_: object) -> None:
-    """Nothing was observed that could be compared."""
+    """Do nothing with an observed value: there is nothing to compare it with."""
 
 
 def first_growth(good: Watch, bad: Watch, program: Program, times: float) -> str:

@@ -1,4 +1,4 @@
-"""How far the results of a step are from float64, beside how far eager's are."""
+"""Errors of the results of a step against float64, beside those of eager."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class ResultError:
-    """The error of one output or state after the step, of its own size in float64."""
+    """The error of one output or state after the step, relative to its size in float64."""
 
     name: str
     graph: float
@@ -27,7 +27,7 @@ class ResultError:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What ``graph.check(..., precision="float64")`` gives."""
+    """The result of ``graph.check(..., precision="float64")``."""
 
     results: tuple[ResultError, ...]
     """Outputs and states that are floats, in the program's order."""
@@ -43,7 +43,7 @@ class Accuracy:
 
     @property
     def eager(self) -> float:
-        """The largest error of eager's."""
+        """The largest error of eager's results."""
         return max((one.eager for one in self.results), default=0.0)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ def result_errors(
     graph: Mapping[OutputSpec, Any],
     eager: Mapping[OutputSpec, Any],
 ) -> tuple[ResultError, ...]:
-    """Errors of the outputs and states that are floats."""
+    """The errors of floating-point outputs and states."""
     return tuple(
         ResultError(_name(out), _relative(graph.get(out), value), _relative(eager.get(out), value))
         for out, value in exact.items()

@@ -1,4 +1,4 @@
-"""Which pass brought a fault, and which of its edits: programs stopped early tell."""
+"""Bisection over passes and their edits for the one that brought a fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .rank_agreement import SingleRank
 
 @dataclass
 class Bisection:
-    """Makes programs that stop after so many passes and edits, and asks whether they are wrong."""
+    """Search for the first edit of a pass after which the program is wrong."""
 
     captured: Program
     passes: Sequence[Pass]
@@ -27,7 +27,7 @@ class Bisection:
     ranks: SingleRank
 
     def culprit(self) -> Culprit | None:
-        """The pass and the edit with which it begins; None when it is not the passes."""
+        """The first pass and edit after which it is wrong; None when it is wrong before passes."""
         chosen = select(tuple(self.passes), self.options)[: self.options.max_passes]
         if not self.ranks.alike([one.name for one in chosen]):
             return None  # the same number of passes is not the same program
@@ -65,7 +65,7 @@ class Bisection:
 
 
 def _first(count: int, wrong: Callable[[int], bool]) -> int:
-    """The first number that is wrong while the one before is right; 0 is, ``count`` is not."""
+    """The first number that is wrong while the one before is right; 0 is right."""
     right, bad = 0, count
     while bad - right > 1:
         middle = (right + bad) // 2
@@ -74,7 +74,7 @@ def _first(count: int, wrong: Callable[[int], bool]) -> int:
 
 
 def _changed(before: Program, after: Program) -> tuple[str, ...]:
-    """The nodes of ``after`` that are new, or whose line of text is."""
+    """The nodes of ``after`` that are new, or whose text is."""
     known = {line for _, line in text.lines(before)}
     found = [node.name for node, line in text.lines(after) if node and line not in known]
     return tuple(dict.fromkeys(found))

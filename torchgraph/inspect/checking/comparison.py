@@ -1,4 +1,4 @@
-"""Programs against the captured one: which node is wrong, which pass brought it, how far it is."""
+"""Comparison of programs with the captured one: the wrong node, the pass behind it, errors."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from .trace import Trace, ends_of, region_of, traced
 
 
 def promises_bits(replay: Replay) -> bool:
-    """True where the program gives eager's bits: on the CPU, op by op, after exact passes."""
+    """True where results equal eager's to the bit: on the CPU, op by op, after exact passes."""
     exact = all(record.exact for record in replay.program.history)
     return exact and not replay.code.regions and not replay.devices - {"cpu"}
 
 
 def passes_of(replay: Replay, options: Options) -> tuple[Pass, ...]:
-    """Those that made the program of ``replay``."""
+    """The passes that made the program of ``replay``."""
     if replay.code.regions:
         return compiled_passes(replay.captured.program, options)
     return pipeline(options)
 
 
 class ProgramComparison:
-    """The captured program of a step, and what other programs have in its nodes' places.
+    """Comparison of the values of other programs with those of the captured program of a step.
 
     Args:
         program: the captured one, with ops of each parameter.
@@ -84,7 +84,7 @@ class ProgramComparison:
         return Bisection(start, passes, options.passes, self._is_wrong, self._ranks).culprit()
 
     def accuracy(self, executable: Lowered, found: Divergence | None) -> Accuracy:
-        """How far what ``executable`` gives is from float64, beside eager's results."""
+        """Errors of the results of ``executable`` against float64, beside those of eager."""
         reference = self._known(float64=True)
         with self._sandbox.values(executable.signature) as values:
             results = executable.function(values)
@@ -96,7 +96,7 @@ class ProgramComparison:
         return Accuracy(errors, found, tuple(reference.fallbacks.items()))
 
     def _is_wrong(self, program: Program) -> bool:
-        """Whether it is on some rank."""
+        """True when the program gives a wrong value on any rank."""
         program = expanded(program)
         if not self._ranks.is_single and not self._ranks.alike(collectives_of(program)):
             return True  # the ranks would not meet
@@ -122,13 +122,13 @@ class ProgramComparison:
 
 
 def _states(signature: Signature, values: Sequence[Any]) -> dict[OutputSpec, Any]:
-    """What the inputs hold, as the new values of states."""
+    """The values of the inputs as outputs: states after a program that writes in place."""
     pairs = zip(signature.inputs, values, strict=True)
     return {OutputSpec(OutputKind.UPDATE, spec.fqn): value for spec, value in pairs}
 
 
 def _without_skipped(ends: Mapping[OutputSpec, Any]) -> dict[OutputSpec, Any]:
-    """Without the states of optimizers that a grad scaler keeps from stepping."""
+    """The outputs but for states of optimizers whose step the grad scaler skipped."""
     flags = ((out, value) for out, value in ends.items() if out.kind is OutputKind.SKIP)
     skipped = {out.target for out, value in flags if bool(value)}
     return {
@@ -139,7 +139,7 @@ def _without_skipped(ends: Mapping[OutputSpec, Any]) -> dict[OutputSpec, Any]:
 
 
 def _divergence_of(fault: Fault, program: Program, trace: Trace, *, exact: bool) -> Divergence:
-    """In terms of ``program``: the node that computes what is wrong."""
+    """A fault as a divergence at the node of ``program`` that computes the wrong value."""
     made = _made_argument(fault, trace, exact=exact)
     if made is not None:
         return made
@@ -163,7 +163,7 @@ def _divergence_of(fault: Fault, program: Program, trace: Trace, *, exact: bool)
 
 
 def _made_argument(fault: Fault, trace: Trace, *, exact: bool) -> Divergence | None:
-    """A node of a pass that the wrong node reads, which is no more what the node should read."""
+    """The divergence of an argument that a pass made and that differs from the expected one."""
     reader = fault.seen.node
     if reader is None or fault.ends:
         return None

@@ -1,4 +1,4 @@
-"""What a check found: a node, where it comes from, and what brought it."""
+"""Results of a check: the node that differs, its source line, and the pass behind it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAPTURE = "capture"
 
 @dataclass(frozen=True)
 class Culprit:
-    """The pass that brought a difference, and which of its edits."""
+    """The pass that brought a difference, and the number of its edit."""
 
     name: str
     number: int
@@ -134,7 +134,7 @@ class Divergence:
 
 
 def divergence(node: fx.Node | None, expected: object, got: object) -> Divergence:
-    """About a node that has ``got`` where eager has ``expected``; ``reaches`` is left empty."""
+    """The divergence of a node that has ``got`` where eager has ``expected``."""
     origin = provenance(node) if node is not None else None
     makers = {} if node is None else {n.name: provenance(n).made_by for n in node.all_input_nodes}
     return Divergence(

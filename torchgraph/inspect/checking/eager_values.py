@@ -1,4 +1,4 @@
-"""Follows a program beside a real run of eager's: for what capture itself got wrong."""
+"""Comparison of a program with the op results of an eager run, for faults of capture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNSET = ("empty", "new_empty")
 
 
 class _Found(NamedTuple):
-    """A node that differs: its value, its place in the eager run, what it read from suspects."""
+    """A node that differs: its value, its place in the eager run, its unmatched inputs."""
 
     node: fx.Node
     got: torch.Tensor
@@ -29,7 +29,7 @@ class _Found(NamedTuple):
 
 
 class Follower(fx.Interpreter):
-    """Runs a program and stops comparing at the first node that eager has no equal value for.
+    """Interpreter that compares values, up to the first node for which eager has no equal one.
 
     A node is right when eager met its value anywhere: passes may merge, move and rename nodes. It
     is wrong when eager never did although it ran this op with this shape and dtype. A node that
@@ -47,11 +47,11 @@ class Follower(fx.Interpreter):
         self._found: _Found | None = None
 
     def execute(self, values: Sequence[object]) -> tuple[object, ...]:
-        """The program's results."""
+        """Run the program and return its results."""
         return tuple(self.run(*values, enable_io_processing=False))
 
     def run_node(self, n: fx.Node) -> object:
-        """Run a node, and compare its results with what eager met."""
+        """Run a node, and compare its results with those of the eager run."""
         if SKIPPED_BY in n.meta and self.env[self._flags[n.meta[SKIPPED_BY]]]:
             return None
         if self._found is not None or n.op != "call_function":
@@ -64,7 +64,7 @@ class Follower(fx.Interpreter):
         return value
 
     def divergence(self, eager: Eager, ranks: SingleRank) -> Divergence | None:
-        """What was found; ``reaches`` is left empty. Where one rank looks again, all run."""
+        """The divergence that was found, with ``reaches`` empty. All ranks have to call."""
         if not ranks.any(self._found is not None):
             return None
         if self._found is None:

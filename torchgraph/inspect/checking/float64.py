@@ -1,4 +1,4 @@
-"""One op in float64: what its value would be if nothing were rounded."""
+"""Ops in float64: their values as if nothing were rounded."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def to_float64(value: Any) -> Any:
 
 
 def each(value: Any, items: Iterable[Any]) -> Any:
-    """A plain list or tuple for one of any kind, such as those of fx's arguments."""
+    """``items`` as a plain list or tuple, as ``value`` is, which may be one of fx's classes."""
     return list(items) if isinstance(value, list) else tuple(items)
 
 
 def like(value: Any, model: Any) -> Any:
-    """``value`` in dtype and strides of ``model``, which has its shape; itself where it fits."""
+    """``value`` in dtype and strides of ``model``; unchanged where shapes differ."""
     if isinstance(value, (list, tuple)) and isinstance(model, (list, tuple)):
         return each(value, map(like, value, model))
     if not isinstance(value, torch.Tensor) or not isinstance(model, torch.Tensor):
@@ -56,19 +56,19 @@ def like(value: Any, model: Any) -> Any:
 
 
 class RngStates:
-    """The random state before each node that draws, so that it draws the same once more."""
+    """Generator states before each random node, so that it can draw the same numbers again."""
 
     def __init__(self) -> None:
         self._states: dict[fx.Node, list[torch.Tensor]] = {}
 
     def note(self, node: fx.Node) -> None:
-        """Before ``node`` runs for the first time."""
+        """Save the generator state before the first run of ``node``."""
         if effects.of(node).random:
             self._states[node] = _state()
 
     @contextmanager
     def again(self, node: fx.Node) -> Iterator[None]:
-        """In here ``node`` draws what it drew; afterwards the generators are as before."""
+        """Let ``node`` draw the same numbers again in the block; then restore the generators."""
         if node not in self._states:
             yield
             return
@@ -94,7 +94,7 @@ def _set_state(state: list[torch.Tensor]) -> None:
 
 
 class Float64Runner:
-    """Runs nodes of a program over values in float64."""
+    """Runner of single nodes of a program in float64."""
 
     def __init__(self, draws: RngStates) -> None:
         self.fallbacks: dict[str, str] = {}
@@ -109,7 +109,7 @@ class Float64Runner:
         native_args: Sequence[Any],
         native_kwargs: Mapping[str, Any],
     ) -> Any:
-        """What ``node`` gives for float64 ``args``; the native ones show the dtypes of the program.
+        """The value of ``node`` for float64 ``args``; native ones have the program's dtypes.
 
         An op that draws does so in its own dtype, and so draws what it drew in the step. One
         without a kernel for float64 runs in its own dtype too; `fallbacks` has it.
@@ -142,7 +142,7 @@ class Float64Runner:
             return wait_for_collective(node, node.target(*given, **named))  # type: ignore[operator]  # as above
 
     def _dropout(self, node: fx.Node, args: Sequence[Any], native_args: Sequence[Any]) -> Any:
-        """The mask is drawn in the program's dtype, the product is float64."""
+        """Dropout with a mask drawn in the program's dtype, and a product in float64."""
         with self._draws.again(node):
             _, mask = _DROPOUT(*native_args)
         value, probability, train = args

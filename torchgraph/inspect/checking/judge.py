@@ -1,4 +1,4 @@
-"""Whether one value is what its inputs explain: to the bit, or within what rounding may do."""
+"""Judgement of one value: equal to the expected one to the bit, or within rounding errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERS = 1e-12
 
 @dataclass(frozen=True)
 class ExpectedValue:
-    """What a captured node should be, from the values that the program had before it."""
+    """The value that a captured node should have, computed from the other program's inputs."""
 
     native: Any
     """In the program's dtype."""
@@ -37,7 +37,7 @@ class ExpectedValue:
 
 
 def is_right(value: Any, found: ExpectedValue | Any, *, exact: bool) -> bool:
-    """True when ``value`` is what the stretch gives, to the bit where ``exact``.
+    """True when ``value`` is the expected one, to the bit where ``exact``.
 
     Equal bits are right in any case.
     """
@@ -52,7 +52,7 @@ def is_right(value: Any, found: ExpectedValue | Any, *, exact: bool) -> bool:
 
 
 def alike(left: Any, right: Any, *, exact: bool) -> bool:
-    """True when two values are one, to the bit where ``exact``, and else about so."""
+    """True when two values are equal: to the bit where ``exact``, else up to rounding."""
     if bits.same(left, right) or exact:
         return bits.same(left, right)
     float64 = to_float64(right)
@@ -66,7 +66,7 @@ def alike(left: Any, right: Any, *, exact: bool) -> bool:
 
 
 def errors(value: Any, found: ExpectedValue) -> tuple[float, float]:
-    """How far ``value`` is from float64, and how far it may be."""
+    """The error of ``value`` against float64, and the largest error that is allowed."""
     if not isinstance(value, torch.Tensor) or not isinstance(found.float64, torch.Tensor):
         return _of_numbers(value, found.float64)
     if value.shape != found.float64.shape:

@@ -1,4 +1,4 @@
-"""Programs that communicate, run for all ranks in one process, with real numbers.
+"""Simulation of programs that communicate: those of all ranks in one process.
 
 Each rank has a program of its own, for what it is may be baked into it: which rows of a tensor are
 its shard, which stage it runs. A rank runs until its next collective and waits there; the
@@ -35,7 +35,7 @@ _ALONE = frozenset({"wait_tensor", "_wrap_tensor_autograd"})
 
 @dataclass(frozen=True)
 class Coming:
-    """A rank that has come to a collective."""
+    """A collective that a rank has reached."""
 
     op: str
     """Its name without namespace."""
@@ -45,7 +45,7 @@ class Coming:
 
     @property
     def line(self) -> SourceLine | None:
-        """The user's line that it comes from."""
+        """The user's line of the collective."""
         return provenance(self.node).line
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ def run(
     groups: Groups | Sequence[Groups],
     random: Sequence[torch.Tensor] | None = None,
 ) -> list[tuple[Any, ...]]:
-    """What the program of each rank returns, flat, in the order of its signature's outputs.
+    """The results of the program of each rank, flat, in the order of its outputs.
 
     Args:
         programs: one for each rank; one and the same program may stand there several times.
@@ -106,7 +106,7 @@ class _Rank:
         self.results: tuple[Any, ...] = ()
 
     def go_on(self, got: Any) -> None:
-        """Run to the next collective, or to the end. ``got``: what the last one gave."""
+        """Run to the next collective, or to the end. ``got``: the result of the last collective."""
         torch.set_rng_state(self.random)
         try:
             self.coming = self._steps.send(got)
@@ -116,7 +116,7 @@ class _Rank:
 
 
 def _meet(ranks: Sequence[_Rank]) -> None:
-    """One collective, of the first group all of whose ranks are there."""
+    """Run one collective: the first whose group has all its ranks waiting for it."""
     for rank in ranks:
         coming = rank.coming
         if coming is None:
@@ -151,7 +151,7 @@ def _held(there: Sequence[Coming]) -> list[Any]:
 
 
 def _step(program: Program, values: Sequence[Any], groups: Groups) -> Run:
-    """Runs a program, its micro-batches one after the other."""
+    """Run a program, its micro-batches one after the other."""
     count = program.signature.micro_batches
     if count == 1:
         return (yield from _steps(program, values, groups))
@@ -168,7 +168,7 @@ def _step(program: Program, values: Sequence[Any], groups: Groups) -> Run:
 
 
 class _Sums:
-    """What one micro-batch leaves for the next, and for the update."""
+    """Values carried from one micro-batch to the next, and to the update."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.values = list(values)
@@ -178,14 +178,14 @@ class _Sums:
         self._returned: dict[OutputSpec, list[Any]] = {}
 
     def given(self, signature: Signature, number: int) -> list[Any]:
-        """What the part takes for a micro-batch."""
+        """The inputs of the program for a micro-batch."""
         pairs = zip(signature.inputs, self.values, strict=True)
         count = signature.micro_batches
         batch = [chunk(value, number, count) if spec.split else value for spec, value in pairs]
         return [*batch, *self.held]
 
     def take(self, signature: Signature, results: Sequence[Any]) -> None:
-        """What the part has returned."""
+        """Take over the results of a micro-batch."""
         places = {spec.fqn: place for place, spec in enumerate(signature.inputs)}
         held = list(self.held)
         for out, value in zip(signature.outputs, results, strict=True):
@@ -202,7 +202,7 @@ class _Sums:
         self.held = held
 
     def returned(self) -> dict[OutputSpec, Any]:
-        """Outputs of all micro-batches packed, states as the last one left them."""
+        """Outputs of all micro-batches packed, states as after the last one."""
         return {
             out: found[-1] if out.kind is OutputKind.UPDATE else packed(tuple(found))
             for out, found in self._returned.items()
@@ -210,7 +210,7 @@ class _Sums:
 
 
 def _steps(program: Program, values: Sequence[Any], groups: Groups) -> Run:
-    """Runs a program, and stops at each collective for what it gives."""
+    """Run a program; yields each collective and is sent its result."""
     known: dict[fx.Node, Any] = dict(zip(program.placeholders, values, strict=True))
     for node in program.nodes:
         if node.op == "get_attr":
@@ -234,7 +234,7 @@ def _given(value: Any, known: Mapping[fx.Node, Any]) -> Any:
 def _coming(
     node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], groups: Groups
 ) -> Coming | None:
-    """The collective that ``node`` is; None for an op that a rank runs alone."""
+    """The collective that ``node`` calls; None for an op that a rank runs alone."""
     op = node.target
     if not isinstance(op, OpOverload) or not effects.of(node).communicates:
         return None

@@ -1,4 +1,4 @@
-"""Follows a captured program with the values that another program had on the way.
+"""Node-by-node comparison of a program with the captured one, on the program's own values.
 
 Each captured node is computed from what the other program has in the place of its inputs, and
 compared with what that has in its own place. So an error shows where it is made: whatever came in
@@ -27,7 +27,7 @@ _UNSET = ("empty", "new_empty")
 
 @dataclass
 class Fault:
-    """A value that its inputs do not explain."""
+    """A wrong value: one that its inputs do not explain."""
 
     captured: fx.Node
     seen: Seen
@@ -46,7 +46,7 @@ class Fault:
 
 @dataclass
 class Reference:
-    """The captured program as eager ran it, and with nothing rounded."""
+    """The values of the captured program, in its own dtypes as in eager, and in float64."""
 
     program: Program
     low: dict[fx.Node, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Reference:
 
     @classmethod
     def of(cls, program: Program, values: Sequence[Any], *, float64: bool) -> Reference:
-        """Run ``program`` over values, and along with it in float64 where ``float64``."""
+        """Run ``program`` over values, and in float64 as well where ``float64``."""
         found = cls(program)
         runner = Float64Runner(found.draws)
         found.fallbacks = runner.fallbacks
@@ -73,12 +73,12 @@ class Reference:
         return found
 
     def ends(self, values: Mapping[fx.Node, Any]) -> dict[OutputSpec, Any]:
-        """Each output among ``values``."""
+        """The outputs of the program, taken from ``values``."""
         return {out: _argument(node, values) for out, node in self.program.returns()}
 
 
 def _start(program: Program, values: Sequence[Any], into: dict[fx.Node, Any]) -> Iterator[fx.Node]:
-    """The calls of a program, after its inputs; constants are there when their turn comes."""
+    """Put inputs and constants into ``into``, and yield the nodes to call, in order."""
     into.update(zip(program.placeholders, values, strict=True))
     for node in program.nodes:
         if node.op == "get_attr":
@@ -105,7 +105,7 @@ def _run_in_float64(found: Reference, runner: Float64Runner) -> None:
 def _float64(
     node: fx.Node, values: Mapping[fx.Node, Any], low: Mapping[fx.Node, Any], runner: Float64Runner
 ) -> Any:
-    """What ``node`` gives in float64; what is no float is as it was in the step."""
+    """The value of ``node`` in float64; one without floats is as it was in the step."""
     if low[node] is None:
         return None
     args, kwargs = _given(node, values)
@@ -114,7 +114,7 @@ def _float64(
 
 
 def _decided(value: Any, low: Any) -> Any:
-    """Masks and indices are decisions, which are taken as the program took them."""
+    """``value`` with its masks and indices replaced by those of the program, ``low``."""
     if isinstance(value, (list, tuple)) and isinstance(low, (list, tuple)):
         return each(value, map(_decided, value, low))
     if isinstance(low, torch.Tensor) and not (low.is_floating_point() or low.is_complex()):
@@ -131,7 +131,7 @@ def _argument(argument: Any, values: Mapping[fx.Node, Any]) -> Any:
 
 
 class NodewiseComparison:
-    """Judges the values of one other program.
+    """Comparison of the values of one other program with the captured program.
 
     Args:
         exact: the values must be equal to the last bit; nothing runs in float64.
@@ -161,7 +161,7 @@ class NodewiseComparison:
                 self._ends.setdefault(node, []).append(out)
 
     def faults(self) -> Iterator[Fault]:
-        """What is wrong, in the order of the captured program."""
+        """The wrong values, in the order of the captured program."""
         for node in self._reference.program.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self._enter(node, self._reference.low[node])
@@ -208,7 +208,7 @@ class NodewiseComparison:
         )
 
     def _take(self, node: fx.Node, found: Any) -> None:
-        """Go on with what was computed here."""
+        """Continue with the value computed here, which the other program has no node for."""
         if not isinstance(found, ExpectedValue):
             self._native[node] = found
             return
@@ -218,7 +218,7 @@ class NodewiseComparison:
         self._chains["eager"][node] = _decided(found.eager_float64, self._reference.low[node])
 
     def _enter(self, node: fx.Node, value: Any) -> None:
-        """Go on with what the other program has, and eager at the same place."""
+        """Continue with the other program's value, and with eager's at the same node."""
         self._native[node] = value
         if self._exact:
             return
@@ -253,7 +253,7 @@ class NodewiseComparison:
             yield fault
 
     def _holds(self, node: fx.Node, value: Any) -> bool:
-        """True when the other program has this value at the node, which was judged there."""
+        """True when the other program has this value at the node, where it was judged."""
         seen = self._seen.get(node.name)
         return seen is not None and is_right(value, seen.value, exact=True)
 

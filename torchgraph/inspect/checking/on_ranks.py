@@ -1,4 +1,4 @@
-"""Steps of all ranks of a world that is not there, in one process, with real numbers.
+"""Training steps of all ranks of a simulated world, in one process.
 
 Each rank's step is recorded by itself, in a process group whose collectives communicate nothing,
 and taken back. What is kept of it is its program. Then the programs of all ranks run together,
@@ -30,7 +30,7 @@ from .lockstep import Groups, run
 
 @dataclass
 class RankRun:
-    """What one rank of a world has computed."""
+    """The results of one rank of a simulated world."""
 
     outputs: list[Any] = field(default_factory=list)
     """What each step returns."""
@@ -98,7 +98,7 @@ def run_on_ranks(make: Callable[[int], Made], world: int) -> list[RankRun]:
 
 
 class _Rank:
-    """A rank's program, and what it holds."""
+    """The program of one rank, and the values of its states."""
 
     def __init__(
         self, replay: Replay, calls: list[Call], values: list[Any], random: torch.Tensor
@@ -117,7 +117,7 @@ class _Rank:
 
     @classmethod
     def recorded(cls, graph: Any, batches: Sequence[tuple[Any, ...]]) -> _Rank:
-        """The program of a Graph for these calls, from a step that is taken back."""
+        """The program of a Graph for these calls, recorded from a step that is undone."""
         random = torch.get_rng_state()
         begins = _weights(graph)
         calls: list[Call] = [graph._inputs.bind(tuple(batch), {}) for batch in batches]
@@ -140,7 +140,7 @@ class _Rank:
         return found
 
     def values(self, number: int) -> list[Any]:
-        """What the program takes in a step."""
+        """The inputs of the program for a step."""
         inputs = self.program.signature.inputs
         places = [place for place, spec in enumerate(inputs) if spec.role is Role.INPUT]
         pairs = zip(self.calls[0].tensors, self.calls[number].tensors, strict=True)
@@ -159,7 +159,7 @@ class _Rank:
         return self._values
 
     def take(self, number: int, results: Sequence[Any]) -> None:
-        """What a step has returned: outputs, and new values of states."""
+        """Take over the results of a step: outputs, and new values of states."""
         pairs = list(zip(self.program.signature.outputs, results, strict=True))
         skipped = {out.target for out, v in pairs if out.kind is OutputKind.SKIP and bool(v)}
         places = {spec.fqn: place for place, spec in enumerate(self.program.signature.inputs)}
@@ -171,7 +171,7 @@ class _Rank:
         self.outputs.append(tree.made(users[: len(tree.names)], call.args, call.kwargs))
 
     def states(self) -> dict[str, Any]:
-        """What it holds now, by name."""
+        """The current states, by name."""
         inputs = zip(self.program.signature.inputs, self._values, strict=True)
         return {str(spec.fqn): v for spec, v in inputs if spec.role not in _NOT_HELD}
 
@@ -180,7 +180,7 @@ _NOT_HELD = (Role.INPUT, Role.DERIVED, Role.ACCUMULATOR)
 
 
 def _weights(graph: Any) -> dict[str, torch.Tensor]:
-    """Parameters and buffers as they are before any step, whole where they will lie in parts."""
+    """Parameters and buffers before any step, whole where they will be sharded."""
     if hasattr(graph, "_look"):  # a step, which knows its modules by then
         graph._look()
     return {
@@ -192,7 +192,7 @@ def _weights(graph: Any) -> dict[str, torch.Tensor]:
 
 
 def _check_alike(ranks: Sequence[_Rank]) -> None:
-    """Raise InvalidOption where a rank begins with what a real one would be sent by the first."""
+    """Raise InvalidOption where a rank starts with other values than the first rank."""
     for number, rank in enumerate(ranks):
         for name, value in rank.begins.items():
             if not bits.same(ranks[0].begins.get(name), value):
@@ -220,5 +220,5 @@ def _now(leaf: Leaf) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A tensor of its own: of one that lies in parts, the part that is here."""
+    """A copy of a tensor; of a DTensor, of its local shard."""
     return local(value).detach().clone() if isinstance(value, torch.Tensor) else value

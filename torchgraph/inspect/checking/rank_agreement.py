@@ -1,4 +1,4 @@
-"""What the ranks of a step that communicates decide together while they check it.
+"""Common decisions of ranks in a check of a step that communicates.
 
 A check runs programs several times, and how often depends on what it finds. Each run of a program
 that communicates is one of all ranks. So whether there is another is decided by all, and a rank
@@ -24,25 +24,25 @@ Found = TypeVar("Found")
 
 
 class SingleRank:
-    """A step that communicates with nobody decides by itself."""
+    """Decisions of a check of a step without communication: by this rank alone."""
 
     is_single = True
     rank: int | None = None
 
     def all_gather(self, value: Found) -> list[Found]:
-        """What each rank says, in order."""
+        """``value`` of each rank, in order."""
         return [value]
 
     def any(self, flag: bool) -> bool:
-        """True where it is so on some rank."""
+        """True where the flag is set on any rank."""
         return any(self.all_gather(flag))
 
     def most(self, number: int) -> int:
-        """The largest number."""
+        """The largest number of all ranks."""
         return max(self.all_gather(number))
 
     def alike(self, value: object) -> bool:
-        """True where all ranks say the same."""
+        """True where all ranks have equal values."""
         first, *others = self.all_gather(value)
         return all(other == first for other in others)
 
@@ -59,7 +59,7 @@ class SingleRank:
                     )
 
     def first(self, place: int, found: Found | None) -> tuple[int | None, Found] | None:
-        """What the rank has found whose ``place`` in the program is the first, and which it is."""
+        """(rank, its finding) for the finding whose ``place`` is the first; None for none."""
         told = enumerate(self.all_gather((place, found)))
         ones = [(at, rank, one) for rank, (at, one) in told if one is not None]
         if not ones:
@@ -69,7 +69,7 @@ class SingleRank:
 
 
 class AllRanks(SingleRank):
-    """All ranks of the default process group, which have called ``graph.check()``."""
+    """Decisions of a check by all ranks of the default process group."""
 
     is_single = False
 
@@ -77,12 +77,12 @@ class AllRanks(SingleRank):
         self.rank = ranks.rank()
 
     def all_gather(self, value: Found) -> list[Found]:
-        """What each rank says: all have to come here."""
+        """``value`` of each rank, in order; every rank has to call."""
         return ranks.all_gather(value)
 
 
 def deciding(programs: Sequence[Program]) -> SingleRank:
-    """Who decides on a check of these programs."""
+    """The decisions for a check of these programs: of one rank, or of all."""
     return AllRanks() if any(map(communicates, programs)) else SingleRank()
 
 
@@ -92,12 +92,12 @@ def communicates(program: Program) -> bool:
 
 
 def collectives_of(program: Program) -> list[str]:
-    """The collectives of a program in their order: what ranks have to have in common."""
+    """The collectives of a program in order, as lines that have to be equal on all ranks."""
     return [_line(node) for node in program.nodes if effects.of(node).communicates]
 
 
 def _line(node: fx.Node) -> str:
-    """The op, what it is given besides tensors, and shapes; groups have a name on each rank."""
+    """The op with its arguments besides tensors and group names, and the shapes of tensors."""
     op = node.target
     names = [one.name for one in schema_of(op).arguments] if isinstance(op, OpOverload) else []
     given = [

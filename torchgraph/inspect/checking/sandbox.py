@@ -1,4 +1,4 @@
-"""Runs programs of one replay on copies of the live values."""
+"""Runs of programs on copies of the live values of a replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..eager import GENERATOR, inputs_of
 
 
 class ReplaySandbox:
-    """What a program takes, as often as needed, and what it leaves by name."""
+    """Copies of the inputs of one call, on which programs run without side effects."""
 
     def __init__(self, replay: Replay, call: Call, step: Step) -> None:
         self._replay = replay
@@ -37,7 +37,7 @@ class ReplaySandbox:
 
     @contextmanager
     def values(self, signature: Signature) -> Iterator[list[Any]]:
-        """Copies of what a program takes; draws in the block are forgotten."""
+        """Copies of the inputs of a program; restores the random state after the block."""
         values = inputs_of(self._replay.leaves, self._call.tensors)
         by_fqn = {leaf.fqn: value for leaf, value in zip(self._replay.leaves, values, strict=True)}
         for spec in signature.inputs[len(values) :]:  # casts that are kept between calls
@@ -54,7 +54,7 @@ class ReplaySandbox:
         outputs: Sequence[OutputSpec],
         signature: Signature,
     ) -> dict[str, object]:
-        """What a step returns and every state after it, by name."""
+        """The results of a step and every state after it, by name."""
         leaves = self._replay.leaves
         with self.values(signature) as values:
             returned = function(values)

@@ -1,4 +1,4 @@
-"""What a program computes, by the captured node whose value each is."""
+"""Values of one run of a program, by the captured node that each belongs to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Values = Sequence[Any]
 
 @dataclass
 class Seen:
-    """A value, and who computed it."""
+    """A value, and the node that computed it."""
 
     value: Any
     node: fx.Node | None
@@ -30,7 +30,7 @@ class Seen:
 
 @dataclass
 class Trace:
-    """One run of a program."""
+    """The values of one run of a program."""
 
     seen: dict[str, Seen] = field(default_factory=dict)
     """By the name of the captured node; see `identity`."""
@@ -91,7 +91,7 @@ def traced(
 def ends_of(
     trace: Trace, outputs: Sequence[OutputSpec], states: Mapping[OutputSpec, Any]
 ) -> dict[OutputSpec, Any]:
-    """Each output's value.
+    """The value of each output.
 
     Args:
         states: what inputs hold after a program that writes in place; empty for another.

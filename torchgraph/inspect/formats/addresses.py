@@ -1,4 +1,4 @@
-"""Memory of one device with made-up addresses, and the trace of what happens to it."""
+"""Simulated allocator of one device, with a trace of its events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LASTING, _PASSING, _ARENA = (number << 40 for number in (1, 2, 3))
 
 
 class Frame(TypedDict):
-    """A line of a stack, as viewers of snapshots take it."""
+    """A stack frame in the format of memory snapshots."""
 
     filename: str
     line: int
@@ -20,7 +20,7 @@ class Frame(TypedDict):
 
 
 class Block(NamedTuple):
-    """Memory that is taken."""
+    """An allocated block of memory."""
 
     address: int
     size: int
@@ -28,12 +28,12 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next one may begin."""
+        """The first address behind the block."""
         return self.address + -(-self.size // _ALIGNED) * _ALIGNED
 
 
 class Device:
-    """Allocates, frees, and writes both down."""
+    """Allocator of one device that records its allocations and frees."""
 
     def __init__(self, number: int) -> None:
         self.trace: list[dict[str, Any]] = []
@@ -53,7 +53,7 @@ class Device:
         lasting: bool = False,
         at: int | None = None,
     ) -> Block:
-        """Take the first room that is large enough; ``at``: that address, in the arena."""
+        """Allocate the first free range that is large enough; ``at``: that address of the arena."""
         blocks = self._lasting if lasting else self._passing
         if at is None:
             at = _first_room(blocks, size, _LASTING if lasting else _PASSING)
@@ -66,29 +66,29 @@ class Device:
         return block
 
     def free(self, block: Block) -> None:
-        """Give it back. Viewers take two events for one when they follow each other."""
+        """Free a block. Viewers merge two events that follow each other directly."""
         if block.address < _ARENA:
             self._passing.remove(block)
         self._note("free_requested", block)
         self._note("free_completed", block)
 
     def begin_arena(self, size: int) -> int:
-        """A segment for the length of a function; returns its address."""
+        """Begin the segment of an arena; returns its address."""
         self._arena = size
         self._note("segment_alloc", Block(_ARENA, size, ()))
         return _ARENA
 
     def end_arena(self) -> None:
-        """It goes."""
+        """End the segment of the arena."""
         self._note("segment_free", Block(_ARENA, self._arena, ()))
 
     def know_category(self, name: str) -> None:
-        """The viewer fails on a snapshot with categories, none of which is called ``unknown``."""
+        """Add the category ``unknown``, without which the viewer fails on a snapshot."""
         if self.trace and not any(event.get("category") == name for event in self.trace):
             self.trace[-1].setdefault("category", name)
 
     def segments(self) -> list[dict[str, Any]]:
-        """What is taken now."""
+        """The segments that are allocated now."""
         both = ((_LASTING, self._lasting, None), (_PASSING, self._passing, self._most))
         found = (self._segment(*one) for one in both)
         return [segment for segment in found if segment["total_size"]]
@@ -134,7 +134,7 @@ class Device:
 
 
 def _first_room(blocks: Sequence[Block], size: int, start: int) -> int:
-    """The lowest address with room for so many bytes."""
+    """The lowest address with so many free bytes."""
     at = start
     for block in blocks:
         if block.address - at >= size and block.address > at:

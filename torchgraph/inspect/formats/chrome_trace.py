@@ -24,7 +24,7 @@ def save(
     planned: Sequence[Slice],
     measured: Sequence[Slice],
 ) -> None:
-    """Write both lines of time, one as a process beside the other.
+    """Write both timelines as processes of one trace.
 
     Raises:
         CheckpointFileError: the path cannot be written.
@@ -56,7 +56,7 @@ def _process(number: int, name: str, slices: Sequence[Slice]) -> Iterator[dict[s
 
 
 def _modules(number: int, slices: Sequence[Slice]) -> Iterator[dict[str, Any]]:
-    """A slice for each module that calls follow each other in, its children's inside of it."""
+    """A slice for each module whose calls follow each other, those of its children inside."""
     depth = max((len(_path(one)) for one in slices), default=0)
     for level in range(1, depth + 1):
         for name, first, last in _runs(slices, lambda one, to=level: _at(one, to)):
@@ -64,7 +64,7 @@ def _modules(number: int, slices: Sequence[Slice]) -> Iterator[dict[str, Any]]:
 
 
 def _at(one: Slice, level: int) -> str:
-    """The module of that depth that a call is in; empty for none."""
+    """The module at that depth around a call; empty for none."""
     path = _path(one)
     return ".".join(path[:level]) if len(path) >= level else ""
 
@@ -74,7 +74,7 @@ def _path(one: Slice) -> list[str]:
 
 
 def _runs(slices: Iterable[Slice], key: Any) -> Iterator[tuple[str, Slice, Slice]]:
-    """The calls in a row for which ``key`` gives the same text: it, the first and the last."""
+    """(key, first call, last call) of each run of calls with the same ``key``."""
     text, first, last = "", None, None
     for one in slices:
         found = key(one)

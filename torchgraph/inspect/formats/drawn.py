@@ -1,4 +1,4 @@
-"""What is drawn: calls on a line of time, and a program with the functions that run it."""
+"""Data of exported files: calls on a timeline, and a program with its functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...replay.cuda.cuda_graph import CudaGraph
 
 
 class Slice(NamedTuple):
-    """A call on a line of time. Seconds since the step began."""
+    """A call on a timeline, in seconds since the step began."""
 
     node: str
     op: str
@@ -36,7 +36,7 @@ class Drawn:
 
     @classmethod
     def of(cls, program: Program, lowered: Lowered) -> Drawn:
-        """What ``lowered``, made of ``program``, runs."""
+        """The functions of ``lowered``, which was made of ``program``."""
         return cls(program, tuple(in_order(lowered)))
 
 

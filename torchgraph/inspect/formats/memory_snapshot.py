@@ -37,7 +37,7 @@ _CATEGORIES = {
 
 
 class _Kept(NamedTuple):
-    """What outlives the function that allocated it."""
+    """A tensor that outlives the function that allocated it."""
 
     device: Device
     block: Block
@@ -56,7 +56,7 @@ def save(path: str | os.PathLike[str], drawn: Drawn) -> None:
 
 
 def snapshot(drawn: Drawn) -> dict[str, Any]:
-    """Everything that a step has in memory: what is there before it, and what it allocates.
+    """The memory of a step: the tensors before it, and its allocations.
 
     What kernels take for themselves is not in it, nor what has a size that depends on data. Of
     compiled code there is what it returns.
@@ -90,7 +90,7 @@ class _Step:
         }
 
     def _before(self) -> None:
-        """What is there before the step."""
+        """Allocate the tensors that exist before the step."""
         program = self._drawn.program
         for spec, node in program.inputs():
             if spec.meta is None or spec.alias_of is not None:
@@ -152,7 +152,7 @@ class _Step:
     def _leaving(
         self, function: Executable, lifetimes: Lifetimes
     ) -> Iterator[tuple[Allocation, str]]:
-        """What a function returns, with the name of the accumulator that it is to be."""
+        """The results of a function, with the names of the accumulators that they become."""
         for out, result in zip(function.outputs, function.program.results, strict=True):
             if isinstance(result, fx.Node):
                 name = out.target if out.kind is OutputKind.GRADIENT else ""
@@ -160,7 +160,7 @@ class _Step:
                     yield value, name
 
     def _drop_casts(self, function: Executable) -> None:
-        """Free what earlier functions kept for others than this one and those behind it."""
+        """Free casts of earlier functions that no function from this one on reads."""
         last = function is self._drawn.functions[-1]
         wanted = {spec.fqn for spec in function.program.signature.inputs}
         for kept in list(self._kept) if last else ():
@@ -177,7 +177,7 @@ def _of(node: fx.Node) -> Iterator[torch.Tensor]:
 
 
 def _category(value: Allocation, lifetimes: Lifetimes) -> str:
-    """An activation is what the forward leaves to the backward."""
+    """The category of a value; an activation is saved by the forward for the backward."""
     born = provenance(value.node).phase
     last = provenance(lifetimes.nodes[value.dies]).phase
     if born is last:
@@ -190,7 +190,7 @@ def _named(spec: InputSpec) -> Frame:
 
 
 def _frames(node: fx.Node) -> Sequence[Frame]:
-    """The node, then the user's lines, the innermost first."""
+    """Stack frames: the node, then the user's lines, the innermost first."""
     origin = provenance(node)
     module = own_module(node)
     where = f"{origin.phase.value}: {module}" if module else origin.phase.value

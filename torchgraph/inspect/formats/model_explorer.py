@@ -107,13 +107,13 @@ def _check_number(what: str, node: object, value: object, nodes: Collection[str]
 
 
 def collection(name: str, program: Program) -> dict[str, Any]:
-    """A collection of one graph."""
+    """A collection with one graph."""
     nodes = [*_inputs(program), *_calls(program), *_outputs(program)]
     return {"label": name, "graphs": [{"id": GRAPH, "nodes": nodes}]}
 
 
 def overlay(title: str, values: Mapping[str, float]) -> dict[str, Any]:
-    """Numbers by node."""
+    """An overlay of numbers by node."""
     results = {node: {"value": value} for node, value in values.items()}
     return {GRAPH: {"name": title, "results": results, "gradient": list(_COLOURS)}}
 

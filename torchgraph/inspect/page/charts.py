@@ -21,7 +21,7 @@ _NOBODY = "(no module)"
 
 
 def memory(found: OverTime) -> Spec:
-    """Bytes that are allocated while each op runs, by what took them."""
+    """Bytes that are allocated while each op runs, by kind."""
     unit, scale = _unit(found.peak)
     points = found.points()
     ends = [*(at for at, _ in points[1:]), len(found.moments)]
@@ -75,7 +75,7 @@ def memory(found: OverTime) -> Spec:
 
 
 def modules(by_module: Mapping[str, Spent], kind: str) -> Spec:
-    """Milliseconds of each module's own ops, the longest first. ``kind``: where they come from."""
+    """Milliseconds of each module's own ops, the longest first. ``kind``: their source."""
     longest = sorted(by_module.items(), key=lambda one: -sum(one[1].seconds))
     named = [(module or _NOBODY, spent.seconds) for module, spent in longest[:_MODULES]]
     rest = [spent.seconds for _, spent in longest[_MODULES:]]

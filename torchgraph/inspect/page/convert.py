@@ -1,4 +1,4 @@
-"""The one place that asks vl-convert: Vega's code for a page, and plots as SVG and PNG.
+"""The use of vl-convert: Vega's code for a page, and plots as SVG and PNG.
 
 vl-convert (BSD-3) has Vega and Vega-Lite inside of it: no browser, no network. It is optional.
 """

@@ -1,4 +1,4 @@
-"""A page as plain data: what its script draws."""
+"""The data of a page, which its script draws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Figure = tuple[str, str]
 
 @dataclass(frozen=True)
 class Shown:
-    """What a report gives a page to show."""
+    """The part of a report that its page shows."""
 
     name: str
     source: Source
@@ -41,7 +41,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Found:
-    """What is computed of a program for its page and its plots."""
+    """Figures computed of a program for its page and its plots."""
 
     ops: Ops
     seconds: Seconds
@@ -50,14 +50,14 @@ class Found:
 
 
 def found_of(shown: Shown, programs: Programs, given: Timings) -> Found:
-    """``given``: times of nodes that were measured; None: they are estimated."""
+    """The figures of a program. ``given``: measured times of nodes; None: they are estimated."""
     seconds, places = seconds_of(programs.final, given, shown.name), Places()
     ops = ops_of(programs.final, shown.source, seconds, places)
     return Found(ops, seconds, over_time(programs), places)
 
 
 def plot(shown: Shown, found: Found, name: str) -> Spec:
-    """One of `charts.PLOTS`."""
+    """A plot by its name in `charts.PLOTS`."""
     kind, by_module = found.seconds.kind, found.ops.by_module
     if name == "memory":
         return charts.memory(found.memory)
@@ -69,7 +69,7 @@ def plot(shown: Shown, found: Found, name: str) -> Spec:
 
 
 def page_data(shown: Shown, given: Timings) -> dict[str, Any]:
-    """All of a page, as values that JSON holds."""
+    """All data of a page, as values that JSON holds."""
     programs = shown.source.programs
     data: dict[str, Any] = {
         "name": shown.name,
@@ -107,7 +107,7 @@ def _work(work: Work) -> tuple[Figure, ...]:
 
 
 def _modules(source: Source, spent: Mapping[str, Spent]) -> dict[str, list[Any]]:
-    """In the order of the tree; ``parent`` counts from these rows, -1 for a root."""
+    """The modules in the order of the tree; ``parent`` is a row number, -1 for a root."""
     number = {row.path: i for i, row in enumerate(source.modules)}
     rows = [(row.path, row.text, row.parameters, row.shared_with) for row in source.modules]
     if "" in spent:

@@ -19,7 +19,7 @@ _ROWS = 6000
 
 @dataclass(frozen=True)
 class Diffs:
-    """What each pass did to the text of the program."""
+    """The changes of each pass to the text of the program."""
 
     lines: list[str]
     """Each line once."""
@@ -30,7 +30,7 @@ class Diffs:
 
 
 def diffs(programs: Programs, history: Sequence[PassRecord]) -> Diffs:
-    """Run the passes once more over what they were given. ``history``: what they did then.
+    """Run the passes again on their input. ``history``: their edits in the first run.
 
     A pass that a user wrote runs again, too. Where one fails, or does something else than it did,
     the note says so, and what it left until then is shown.
@@ -56,7 +56,7 @@ class _Differences:
         self._rows = 0
 
     def look(self, one: Pass, program: Program) -> None:
-        """Called after each pass."""
+        """Record the text of the program after each pass."""
         edits = program.history[-1].edits
         self.record.append((one.name, edits))
         # One that takes rows apart changes the text without an edit.

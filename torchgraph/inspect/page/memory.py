@@ -1,4 +1,4 @@
-"""The memory of a step over time, as planned: what is allocated while each op runs."""
+"""The planned memory of a step over time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Moment:
-    """What is allocated while one op runs, in bytes by kind."""
+    """Bytes that are allocated while one op runs, by kind."""
 
     part: str
     position: int
@@ -36,7 +36,7 @@ class Moment:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum over all kinds."""
         return sum(self.taken)
 
 
@@ -51,7 +51,7 @@ class OverTime:
     """(op, bytes, phase, module, line) of the largest values that are alive then."""
 
     def points(self) -> list[tuple[int, Moment]]:
-        """At most `_POINTS` moments with their numbers: of several in a row, that of the most."""
+        """At most `_POINTS` moments with their numbers: the largest of each range."""
         width = -(-len(self.moments) // _POINTS) or 1
         numbered = list(enumerate(self.moments))
         rows = (numbered[at : at + width] for at in range(0, len(numbered), width))
@@ -59,7 +59,7 @@ class OverTime:
 
 
 def over_time(programs: Programs) -> OverTime:
-    """All parts of a step, one after the other; each of the following micro-batches is like one."""
+    """The memory of all parts of a step, one after the other, with one following micro-batch."""
     several = len(programs.lowered) == len(PARTS)
     moments: list[Moment] = []
     peak, at_peak = 0, tuple[tuple[Cell, ...], ...]()

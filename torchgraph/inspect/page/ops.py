@@ -1,4 +1,4 @@
-"""The ops of a program as columns, and what each module's take."""
+"""The ops of a program as columns, and costs of each module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NONE = Work()
 
 @dataclass
 class Spent:
-    """What the ops of one module take in one step, its children's left out. By phase."""
+    """Costs of the ops of one module in one step, without its children, by phase."""
 
     ops: list[int] = field(default_factory=lambda: [0] * len(PHASES))
     seconds: list[float] = field(default_factory=lambda: [0.0] * len(PHASES))
@@ -38,7 +38,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Ops:
-    """The ops of a program."""
+    """Columns of the ops of a program."""
 
     columns: dict[str, list[Any]]
     """One entry for each op; ``module`` counts from the source's rows, -1 for none of them."""
@@ -49,7 +49,7 @@ class Ops:
 
 
 def ops_of(program: Program, source: Source, seconds: Seconds, places: Places) -> Ops:
-    """``seconds``: what a node takes in one step, by its name."""
+    """The ops of a program. ``seconds``: of each node in one step, by its name."""
     work, owners = work_by_node(program), Owners(program)
     rows = {row.path: number for number, row in enumerate(source.modules)}
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
@@ -94,7 +94,7 @@ _COLUMNS = (
 
 
 def _with_results(program: Program, seconds: Mapping[str, float]) -> dict[fx.Node, float]:
-    """What each op takes; to take its results apart is a part of that."""
+    """Costs of each op, with those of unpacking its results."""
     found: dict[fx.Node, float] = {}
     for node in program.nodes:
         if node.name in seconds:
@@ -105,7 +105,7 @@ def _with_results(program: Program, seconds: Mapping[str, float]) -> dict[fx.Nod
 
 
 def statements(program: Program) -> dict[fx.Node, str]:
-    """Each op with its lines of the program's text: those of its rows and results are with it."""
+    """Each op with its lines of the program's text, those of its rows and results included."""
     top = {node for node in program.nodes if node.op == "call_function" and not is_item(node)}
     found: dict[fx.Node, list[str]] = {}
     owner = None

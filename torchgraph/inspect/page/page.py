@@ -73,7 +73,7 @@ def stays_in_eager(name: str, verb: str) -> NoProgram:
 
 
 def _check_ending(path: Path, form: str) -> None:
-    """A viewer goes by the ending: none that says another form than what is written."""
+    """Refuse a file ending that names another format than the one that is written."""
     given = os.path.splitext(os.fspath(path))[1].lower()
     said = next((one for one, endings in _ENDINGS.items() if given in endings), form)
     if said != form:
@@ -103,7 +103,7 @@ def _rendered(name: str, data: dict[str, Any], vega: str) -> str:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """JSON in which no tag begins or ends, and no character that UTF-8 cannot hold."""
+    """JSON without characters that begin or end HTML tags, or that UTF-8 cannot encode."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""The user's lines, each once: ops name them by number."""
+"""The user's lines, deduplicated: ops refer to them by number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Cell = str | list[str]
 
 
 class Places:
-    """Lines and stacks of lines, by number."""
+    """Lines and stacks of lines, numbered."""
 
     def __init__(self) -> None:
         self.lines: list[list[str | int]] = []

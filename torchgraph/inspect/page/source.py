@@ -1,4 +1,4 @@
-"""What a page is made of: programs and names, which keep no tensor of the user's alive."""
+"""Input of a page: programs and names, without references to the user's tensors."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Programs:
     """True where Inductor's code runs."""
 
     def start(self) -> Program:
-        """What the passes are given first."""
+        """The program before the first pass."""
         return expanded(self.captured) if self.compiled else self.captured
 
 
 @dataclass(frozen=True)
 class Source:
-    """What there is to show of a Graph."""
+    """Programs, modules and lines of a Graph that a page shows."""
 
     modules: tuple[ModuleRow, ...]
     programs: Programs | None = None
@@ -72,7 +72,7 @@ def source_of(
     replay: Replay | None = None,
     plans: tuple[MemoryPlan, ...] = (),
 ) -> Source:
-    """``plans``: of the parts of the replay's executable, where memory is planned."""
+    """The source of a page. ``plans``: memory plans of the parts of the executable."""
     forest = ModuleForest(modules)
     rows = tuple(_row(entry) for root in forest.roots for entry in root.walk())
     if replay is None:
@@ -90,7 +90,7 @@ def _row(entry: ModuleEntry) -> ModuleRow:
 
 
 def _paths(program: Program) -> Iterator[str]:
-    """Those of nodes, and of the states by which some are shared out."""
+    """Module paths of nodes, and of states that are sharded."""
     yield from (provenance(node).module for node in program.nodes)
     yield from (module_of(spec.fqn) for spec in program.signature.inputs)
     for node in filter(is_each, program.nodes):
@@ -112,7 +112,7 @@ def _programs(replay: Replay, plans: tuple[MemoryPlan, ...]) -> Programs:
 
 
 def _passes(options: Options, devices: Iterable[str]) -> tuple[Pass, ...]:
-    """Those of a program that Inductor compiles."""
+    """The passes of a program that Inductor compiles."""
     kinds = set(devices)
     one_kernel = all(map(_extension.load, kinds))
     return inductor_pipeline(options, one_kernel=one_kernel, on_cpu=kinds == {"cpu"})

@@ -54,7 +54,7 @@ def at_peak(found: OverTime) -> Table:
 
 
 def precision(rows: Sequence[Precision]) -> Table:
-    """Which ops give which type, where it is more than one."""
+    """Ops by dtype, where there is more than one."""
     cells = [
         (
             str(row.dtype).removeprefix("torch."),
@@ -67,7 +67,7 @@ def precision(rows: Sequence[Precision]) -> Table:
 
 
 def recomputed(rows: Sequence[Recomputation]) -> Table:
-    """What activation checkpointing saves and costs."""
+    """Savings and costs of activation checkpointing."""
     columns = ("region", "kept without", "kept with", "ops repeated", "ms")
     cells = [
         (one.name, size(one.kept_before), size(one.kept_after), str(one.nodes), _ms(one.seconds))
@@ -121,7 +121,7 @@ def baked(rows: Sequence[Baked]) -> Table:
 
 
 def calls(found: CallCounts) -> Table:
-    """How the calls so far have run, and why where it was in eager."""
+    """Numbers of calls by how they ran, and the reasons of eager ones."""
     eager = sum(one.count for one in found.eager)
     title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
     title += f"; {found.looked} of the first were looked at" if found.looked else ""
@@ -151,7 +151,7 @@ def programs(cache: Programs) -> Table:
 
 
 def left_alone(rows: Sequence[PassRecord]) -> Table:
-    """What the passes found and left alone."""
+    """Matches that passes refused to change."""
     cells = [
         (row.name, str(one.count), one.reason, where(one.line))
         for row in rows
@@ -162,7 +162,7 @@ def left_alone(rows: Sequence[PassRecord]) -> Table:
 
 
 def cuda_graph(status: str, rows: Sequence[Refusal]) -> Table:
-    """What became of the CUDA Graph, and what is in its way."""
+    """The state of the CUDA Graph, and its obstacles."""
     cells = [(row.reason, str(row.count), where(row.line)) for row in rows]
     note = "Nothing in the program is in its way."
     if status in NOT_LOOKED_AT:
@@ -172,7 +172,7 @@ def cuda_graph(status: str, rows: Sequence[Refusal]) -> Table:
 
 
 def gradient_norms(rows: Sequence[tuple[str, float]]) -> Table:
-    """Those of the last step, by param group."""
+    """The gradient norms of the last step, by param group."""
     cells = [(group, f"{norm:.6g}") for group, norm in rows]
     return Table("Gradients of the last step", ("param group", "norm"), cells)
 

@@ -1,4 +1,4 @@
-"""What nodes take: measured by a profile, else estimated from the program."""
+"""Times of nodes: measured by a profile, else estimated from the program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIX = "profile the Graph that the report is of, with the arguments of its last 
 
 @runtime_checkable
 class Timed(Protocol):
-    """What has the seconds of nodes, as a profile has."""
+    """An object with the seconds of nodes, as a profile has."""
 
     @property
     def seconds_by_node(self) -> Mapping[str, float]:
@@ -67,7 +67,7 @@ def seconds_of(program: Program, given: Timings, graph: str) -> Seconds:
 
 
 def _check(profile: Profile, program: Program, graph: str) -> None:
-    """Names of nodes tell no program from another one: any may have an ``addmm_default``."""
+    """Refuse times of another Graph: equal names of nodes do not tell programs apart."""
     if profile.name != graph:
         raise InvalidOption(f"profile= is of {profile.name}, this report of {graph}.", fix=_FIX)
     timed = profile.drawn.program if profile.drawn else program

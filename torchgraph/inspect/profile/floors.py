@@ -1,4 +1,4 @@
-"""The floor of a step's time on this machine: what it has to move and to multiply, at full rate."""
+"""The floor of a step's time: its bytes and products at this machine's rates."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Products:
 
     @property
     def seconds(self) -> float:
-        """What they take at that rate."""
+        """Seconds of the products at that rate."""
         return self.flops / self.rate
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Two floors, and what the ops move one by one, which is none: a cache may keep what it will.
+    """Lower bounds of a step's time, and the time of its ops' memory traffic, which is no bound.
 
     A step is never faster than the larger floor, but for noise: of the measured rates, which are
     the best of several runs, and of convolutions on a GPU, where cuDNN may multiply less.
@@ -55,12 +55,12 @@ class Floor:
 
     @property
     def traffic_seconds(self) -> float:
-        """The traffic at the rate of a copy: what the ops would take from memory, one by one."""
+        """The memory traffic of all ops at the rate of a copy."""
         return self.traffic / self.bandwidth.copy
 
     @property
     def flops(self) -> int:
-        """All products together."""
+        """The sum over all dtypes."""
         return sum(one.flops for one in self.products)
 
     @property
@@ -70,7 +70,7 @@ class Floor:
 
 
 def floor(program: Program, device: torch.device) -> Floor:
-    """The floor of a program; measures the machine where it was not asked before."""
+    """The floor of a program; measures the machine on first use."""
     moved = least_bytes(program)
     return Floor(
         moved,

@@ -1,4 +1,4 @@
-"""The calls of a step one after the other, as they were measured and as they are planned."""
+"""Timelines of the calls of a step, as measured and as planned."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .shares import shares
 
 
 def measured(run: Sequence[Span], plan: Planned) -> tuple[Slice, ...]:
-    """The calls of a run, with clocks."""
+    """The timeline of the calls of a run, as measured."""
     return tuple(
         slice_ for node, start, end in run for slice_ in _slices(node, start, end - start, plan)
     )
 
 
 def planned(functions: Iterable[Executable], plan: Planned) -> tuple[Slice, ...]:
-    """The calls in the order in which they run, each for as long as its work would take."""
+    """The timeline of the calls in their order, each as long as its work takes."""
     found: list[Slice] = []
     at = 0.0
     for function in functions:
@@ -35,7 +35,7 @@ def planned(functions: Iterable[Executable], plan: Planned) -> tuple[Slice, ...]
 
 
 def _slices(node: fx.Node, start: float, seconds: float, plan: Planned) -> Iterable[Slice]:
-    """The call's own, or those of the nodes and rows whose time it is."""
+    """The slices of a call: its own, or those of the nodes and rows that share its time."""
     for one in shares(node, plan):
         part, work = seconds * one.part, one.work
         yield Slice(

@@ -1,4 +1,4 @@
-"""The work that a step cannot do without: what the floor of its time is made of.
+"""The least work of a step, of which the floor of its time is made.
 
 Bytes: each state and argument that is read, once; each state that changes and all that is returned,
 written once. What lies between, activations and gradients, might stay in a cache. Of a table of
@@ -71,7 +71,7 @@ def product_dtype(node: fx.Node) -> torch.dtype:
 
 
 def _is_causal(node: fx.Node) -> bool:
-    """True for attention of each place to those before it."""
+    """True for causal attention."""
     if not isinstance(node.target, OpOverload):
         return False
     for position, argument in enumerate(schema_of(node.target).arguments):

@@ -1,4 +1,4 @@
-"""What this machine moves and multiplies in a second: measured once a process, when it is asked."""
+"""Memory bandwidth and matrix product rate of this machine, measured once a process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bandwidth(NamedTuple):
 
 
 def bandwidth(device: torch.device, moved: int) -> Bandwidth:
-    """The rates of a step that moves so many bytes."""
+    """The bandwidth for a step that moves so many bytes."""
     size = min(max(moved, LEAST_BLOCK), MOST_BLOCK)
     return _bandwidth(device, 2 ** int(math.log2(size)), torch.get_num_threads())
 
@@ -85,7 +85,7 @@ def _product_rate(device: torch.device, dtype: torch.dtype, threads: int, precis
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """The least of several, for one call."""
+    """Seconds of one call: the least of several measurements."""
     call()
     began, runs, least = time.perf_counter(), 0, math.inf
     while not _is_enough(runs, time.perf_counter() - began):

@@ -1,4 +1,4 @@
-"""A step as planned: what each call would take by its work, at the rates of this machine."""
+"""Estimated times of the calls of a step, by their work at this machine's rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NONE = Work()
 
 
 class Planned:
-    """What one call of each node of a program takes.
+    """Estimated costs of one call of each node of a program.
 
     A call that computes takes its launch, as `lower.cost` assumes it, and the larger of its bytes
     at the rate of a copy and its products at theirs.
@@ -39,11 +39,11 @@ class Planned:
                 self._products[name] = self._products.get(name, 0.0) + seconds
 
     def work(self, node: str) -> Work:
-        """What one call of the node does; nothing for a view, and for a name it does not know."""
+        """The work of one call of the node; zero for a view, and for an unknown name."""
         return self._work.get(node, _NONE)
 
     def seconds(self, node: str) -> float:
-        """What one call takes."""
+        """The estimated seconds of one call."""
         work = self.work(node)
         if not work.launches:
             return self._machine.view

@@ -1,4 +1,4 @@
-"""``graph.profile()``: what a step takes, by node, module and phase, and the floor of its time."""
+"""``graph.profile()``: times of a step by node, module and phase, and their floor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .timing import timed
 
 @dataclass(frozen=True)
 class Profile:
-    """What a step takes, and what it would take at least: print it, or read its fields."""
+    """Times of a step, and their floor: print it, or read its fields."""
 
     name: str
     """The name of the Graph."""
@@ -59,12 +59,12 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """What a step takes: the median."""
+        """Seconds of a step: the median."""
         return self.step.median
 
     @property
     def share(self) -> float:
-        """The floor over the step: 1 for one that cannot be faster on this machine."""
+        """The floor divided by the step's time: 1 for a step that cannot be faster here."""
         return self.floor.seconds / self.seconds
 
     @property
@@ -74,7 +74,7 @@ class Profile:
 
     @property
     def seconds_by_phase(self) -> dict[Phase, float]:
-        """phase -> seconds, of phases that there are."""
+        """phase -> seconds, without phases that the step lacks."""
         found: dict[Phase, float] = {}
         for one in self.nodes:
             found[one.phase] = found.get(one.phase, 0.0) + one.seconds

@@ -1,4 +1,4 @@
-"""Whose the time of a call is: a node's, or that of the nodes of compiled code, or of rows."""
+"""Attribution of the time of a call to nodes: of compiled code, or of rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Share(NamedTuple):
 
 
 def shares(node: fx.Node, plan: Planned) -> Iterator[Share]:
-    """Whose the time of a call is."""
+    """The parts of the time of a call, by node."""
     if not isinstance(node.target, Region):
         yield from _of_node(node, 1.0, plan)
         return

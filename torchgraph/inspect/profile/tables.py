@@ -123,7 +123,7 @@ def nodes(found: Sequence[NodeTime]) -> RenderableType:
 
 
 def _cut(name: str, width: int) -> str:
-    """The name with its middle left out where it is too long: the ends tell it from others."""
+    """The name shortened in its middle to the width of the column."""
     if len(name) <= width:
         return name
     end = width // 3

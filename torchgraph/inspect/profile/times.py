@@ -1,4 +1,4 @@
-"""What nodes and modules took in a step."""
+"""Times of nodes and modules in a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .timing import Timing
 
 @dataclass(frozen=True)
 class NodeTime:
-    """What a node of the program took in one step, over all micro-batches."""
+    """Seconds of a node of the program in one step, over all micro-batches."""
 
     node: str
     """Its name in the program; of one that lowering made, its own."""
@@ -35,7 +35,7 @@ class NodeTime:
 
 @dataclass(frozen=True)
 class ModuleTime:
-    """What the nodes of one module took, those of its children left out. Seconds."""
+    """Seconds of the nodes of one module, without its children."""
 
     module: str
     """Its path; empty for what no module does."""
@@ -46,7 +46,7 @@ class ModuleTime:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The sum over all phases."""
         return self.forward + self.backward + self.update
 
 
@@ -82,7 +82,7 @@ def times(timing: Timing, plan: Planned) -> tuple[tuple[NodeTime, ...], tuple[Mo
 
 
 def besides(nodes: Iterable[NodeTime], known: Collection[str]) -> dict[tuple[str, Phase], float]:
-    """What nodes took that lowering made, by module and phase. ``known``: the program's nodes."""
+    """Times of nodes that lowering made, by module and phase. ``known``: the program's nodes."""
     found: dict[tuple[str, Phase], float] = {}
     for one in nodes:
         if one.node not in known:

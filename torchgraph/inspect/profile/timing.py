@@ -1,4 +1,4 @@
-"""A step, timed: as a whole, and call by call in turns, on copies of what it reads."""
+"""Timing of a step: as a whole, and call by call, on copies of its inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MARKS = 1000
 
 @dataclass(frozen=True)
 class Timing:
-    """What a step took. Seconds."""
+    """Times of a step, in seconds."""
 
     whole: tuple[float, ...]
     """Each run without clocks inside."""
@@ -49,7 +49,7 @@ class Timing:
         return {node: statistics.median(seconds) for node, seconds in found.items()}
 
     def typical(self) -> tuple[Span, ...]:
-        """The calls of the run that took as long as most."""
+        """The calls of the run whose duration is the median."""
         runs = sorted(self.calls, key=lambda run: run[-1].end)
         return runs[(len(runs) - 1) // 2]
 
@@ -95,7 +95,7 @@ def _is_enough(runs: int, seconds: float) -> bool:
 
 
 class _Runs:
-    """Runs over copies, whose states are as before at the start of each."""
+    """Runs over copies, with the states restored at the start of each."""
 
     def __init__(self, executable: Lowered, given: Sequence[Any], on_gpu: bool) -> None:
         self._given = given
@@ -107,7 +107,7 @@ class _Runs:
         self._on_gpu = on_gpu
 
     def seconds(self, function: Callable[[Sequence[Any]], object]) -> float:
-        """What a run takes, its results kept to the end of it as a caller keeps them."""
+        """Seconds of a run whose results are alive until its end, as a caller keeps them."""
         for i in self._written:
             self._values[i].copy_(self._given[i])
         if self._on_gpu:
@@ -123,7 +123,7 @@ class _Runs:
 
 @contextmanager
 def _dry_run() -> Iterator[None]:
-    """No gradients, and no random number of the user's."""
+    """Run the block without gradients, and without a change of the random state."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     devices = list(range(torch.cuda.device_count())) if cuda else []
     with torch.enable_grad(), below_autograd(), torch.random.fork_rng(devices=devices):
