@@ -1,4 +1,4 @@
-"""The random generators that a step may move: their states, and those that it must leave alone."""
+"""The random generators that a step may move, and those that it must leave alone."""
 
 from __future__ import annotations
 
@@ -18,25 +18,6 @@ from ...ir import effects
 from ..chains.chains import Line, Root
 from ..tape.tape import Args, Kwargs
 from .threads import OtherThreads
-
-
-def generators() -> tuple[Any, ...]:
-    """The states of Python's, NumPy's and torch's generators."""
-    numpy = sys.modules.get("numpy")
-    array = numpy.random.get_state() if numpy is not None else None
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return random.getstate(), array, torch.default_generator.get_state(), cuda
-
-
-def set_generators(states: tuple[Any, ...]) -> None:
-    """Put them back."""
-    python, array, cpu, cuda = states
-    random.setstate(python)
-    if array is not None:
-        sys.modules["numpy"].random.set_state(array)
-    torch.default_generator.set_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state_all(cuda)
 
 
 def own_generators(op: OpOverload, args: Args, kwargs: Kwargs) -> list[object]:
