@@ -16,6 +16,7 @@ from ..ir import effects
 from ..ir.aliasing import overlaps_itself
 from ..ir.program import OutputKind, Program, Role
 from ..live.inputs import Call
+from ..live.random_state import TorchRandomState
 from ..live.step import Leaf
 from ..lower import Target
 from ..options.options import Options
@@ -30,7 +31,6 @@ from ..record.side_effects.side_effects import SideEffects
 from ..replay.audit.audit import NotConfirmed
 from ..replay.cuda.graphs import CudaGraphs
 from ..replay.replay import Replay
-from ..replay.undo import Generators
 from ..structure import Contents, Returned, tensors_in
 
 OTHER_DRAWS = "it draws other random numbers than eager"
@@ -46,7 +46,7 @@ class Start:
     free: dict[int, torch.Tensor]
     """By the identity of the free tensor: each program has its own names for them."""
     numbers: dict[str, Any]
-    random: Generators
+    random: TorchRandomState
     batch: Batch
     """What told its arguments from others, where that counts."""
     places: dict[str, Any]
@@ -100,7 +100,7 @@ class Start:
         }
         met = (*(leaf.value for leaf in held), *call.tensors)
         gpus = {tensor.device for tensor in met if tensor.is_cuda}
-        return cls(tensors, free, numbers, Generators(gpus), batch, places, OtherThreads())
+        return cls(tensors, free, numbers, TorchRandomState(gpus), batch, places, OtherThreads())
 
     def copied(self) -> Start:
         """The same, of copies: a program that runs from here writes what it starts from."""
@@ -206,12 +206,12 @@ def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
     held = {} if exact else {leaf.fqn: start.copy_of(leaf) for leaf in replay.leaves}
     before = {fqn: _copied(value) for fqn, value in held.items() if value is not None}
     run, captured = _Run.of(replay, start, call), replay.captured
-    copy, after = run.copy, Generators(gpus)
+    copy, after = run.copy, TorchRandomState(gpus)
     start.random.put_back()
     try:
         with _asking_nobody(captured.program, left.came):
             tensors = run.replay.results(run.given)
-        left_random = Generators(gpus)
+        left_random = TorchRandomState(gpus)
     finally:
         after.put_back()
     if not left_random.equal(after):
@@ -239,7 +239,7 @@ def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
 def miscompiled(replay: Replay, start: Start, call: Call) -> NotConfirmed | None:
     """How Inductor's code and the `aten` program differ from ``start``, which is written."""
     run = _Run.of(replay, start, call, audited=True)
-    after = Generators(start.random.gpus)
+    after = TorchRandomState(start.random.gpus)
     start.random.put_back()
     try:
         run.replay.results(run.given)

@@ -12,10 +12,10 @@ import torch
 
 from ..ir.program import OutputKind
 from ..live.inputs import Call
+from ..live.random_state import RandomState
 from ..live.snapshot import Snapshot
 from ..replay.replay import Replay
 from .arguments import Arguments, Held
-from .random_state import RandomState
 from .results import Result
 from .settings import Settings
 

@@ -45,10 +45,10 @@ def same(value: torch.Tensor, expected: torch.Tensor) -> bool:
         return False
     if value.numel() == 1:
         return _same_number(value.item(), expected.item())
-    return bool(_equal_bits(value.to(expected.device), expected))
+    return bool(equal_bits(value.to(expected.device), expected))
 
 
-def _equal_bits(value: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+def equal_bits(value: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """A bool without dimensions, of tensors of one shape, dtype and device; waits for nothing."""
     if value.is_complex():
         value, expected = map(torch.view_as_real, (value.resolve_conj(), expected.resolve_conj()))
@@ -101,7 +101,7 @@ def _compare_shape(value: torch.Tensor, shape: list[int]) -> None:
 def _differs(value: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     if value.dtype is not expected.dtype or value.shape != expected.shape:
         return torch.ones((), dtype=torch.bool, device=value.device)
-    return _equal_bits(value, expected.to(value.device)).logical_not()
+    return equal_bits(value, expected.to(value.device)).logical_not()
 
 
 def _one_flag(value: torch.Tensor, _: torch.Tensor) -> torch.Tensor:

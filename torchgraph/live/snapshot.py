@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from .._torch.distributed.held import local
 from ..ir import bits
+from .random_state import RandomState
 
 _CONTAINERS = (dict, list, set, deque)
 
@@ -60,7 +59,7 @@ class Snapshot:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Whatever happens in the block, everything is as before afterwards."""
-        with _generators_kept():
+        with RandomState().kept():
             try:
                 yield
             finally:
@@ -163,19 +162,3 @@ def _is(left: object, right: object) -> bool:
     if isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right) == 2:
         return left[0] is right[0] and left[1] is right[1]
     return left is right
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    numpy = sys.modules.get("numpy")
-    python = random.getstate()
-    array = numpy.random.get_state() if numpy is not None else None
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    devices = list(range(torch.cuda.device_count())) if cuda else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            if numpy is not None:
-                numpy.random.set_state(array)

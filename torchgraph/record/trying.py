@@ -11,12 +11,12 @@ from typing import Any
 
 from ..lines import raised_at
 from ..live.inputs import Call
+from ..live.random_state import RandomState
 from ..live.snapshot import Snapshot
 from ..live.step import Step
 from ..reasons import Because, Reason
 from ..structure import Contents
 from .compare.outcome import Outcome
-from .ops.generators import generators, set_generators
 from .side_effects.moved import items_of
 from .side_effects.stored_tensors import StoredTensors
 
@@ -35,14 +35,14 @@ class Before:
         for _, container in step.containers:
             for value in items_of(container).values():
                 snapshot.keep(value)
-        self._generators = generators()
+        self._random = RandomState()
 
     def put_back(self) -> None:
         """Restore the state."""
         self._snapshot.restore()
         self._contents.put_back()
         self._stored_tensors.put_back()
-        set_generators(self._generators)
+        self._random.put_back()
 
 
 class Trying:

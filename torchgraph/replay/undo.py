@@ -13,6 +13,7 @@ from ..ir import effects
 from ..ir.program import Program
 from ..ir.values import leaves
 from ..lines import of_framework
+from ..live.random_state import TorchRandomState
 from ..lower import Copies, Lowered
 
 _PATIENCE = 8
@@ -30,30 +31,6 @@ def gpus_drawn_on(program: Program) -> set[torch.device]:
     }
 
 
-class Generators:
-    """The CPU's generator and those of GPUs, as they are now."""
-
-    def __init__(self, gpus: Iterable[torch.device]) -> None:
-        self._cpu = torch.get_rng_state()
-        self._gpus = {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus}
-
-    def equal(self, other: Generators) -> bool:
-        """True when ``other`` found them in the same states."""
-        pairs = ((state, other._gpus[gpu]) for gpu, state in self._gpus.items())
-        return all(torch.equal(*pair) for pair in ((self._cpu, other._cpu), *pairs))
-
-    @property
-    def gpus(self) -> set[torch.device]:
-        """Those that are looked at besides the CPU."""
-        return set(self._gpus)
-
-    def put_back(self) -> None:
-        """Set the generators to the states that they had."""
-        torch.set_rng_state(self._cpu)
-        for gpu, state in self._gpus.items():
-            torch.cuda.set_rng_state(state, gpu)
-
-
 class Undo:
     """Takes back the runs of one program that fail, and counts them."""
 
@@ -61,7 +38,7 @@ class Undo:
         self.count = 0
         """How often all was put back because an op had raised."""
         self._copies = Copies(())
-        self._random: Generators | None = None
+        self._random: TorchRandomState | None = None
 
     def fails_mostly(self, runs: int) -> bool:
         """True when that has become of most runs; of ``runs`` it has not."""
@@ -69,7 +46,7 @@ class Undo:
 
     def draws(self, gpus: Iterable[torch.device] | None) -> None:
         """A run begins that draws, on these GPUs as well; None: it does not."""
-        self._random = None if gpus is None else Generators(gpus)
+        self._random = None if gpus is None else TorchRandomState(gpus)
 
     def begin(self, places: tuple[int, ...], values: Sequence[Any]) -> None:
         """Copy the values in these places; below autograd."""

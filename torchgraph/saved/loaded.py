@@ -19,7 +19,7 @@ from ..live.inputs import Call, Inputs, key_below_autograd, leaves, sharing_of
 from ..live.state import Progress
 from ..live.state.training import calls_of, calls_problems, rng_problems
 from ..live.state.values import independent, unlike
-from ..live.state.whole import random_state
+from ..live.state.whole import random_state, set_random_state
 from ..live.step import Leaf
 from ..replay.replay import Replay
 from .parts import Parts, as_saved
@@ -162,10 +162,7 @@ class LoadedGraph:
 
     def restore_random_state(self) -> None:
         """Let torch's generators go on where they were when the state was saved or loaded."""
-        rng = self._state[TRAIN]["rng"]
-        torch.set_rng_state(rng["cpu"])
-        if rng.get("cuda") and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(rng["cuda"])
+        set_random_state(self._state[TRAIN]["rng"])
 
     def _leaves(self) -> list[Leaf]:
         found = {leaf.fqn: leaf for replay in self._parts.replays for leaf in replay.leaves}

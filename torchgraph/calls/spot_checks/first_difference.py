@@ -13,9 +13,9 @@ from ...ir import effects
 from ...ir.bits import fingerprint
 from ...ir.program import OutputKind, Program, Role, identity
 from ...live.inputs import Call
+from ...live.random_state import TorchRandomState
 from ...replay.audit.audit import line_of, op_of
 from ...replay.replay import Replay
-from ...replay.undo import Generators
 from ..confirm import Start
 
 
@@ -75,7 +75,7 @@ def _changed(captured: Program, program: Program, values: list[Any]) -> fx.Node 
     if not (simple and same_inputs):
         raise _Untold
     gpus = {value.device for value in values if isinstance(value, torch.Tensor) and value.is_cuda}
-    before = Generators(gpus)
+    before = TorchRandomState(gpus)
     try:
         expected: dict[str, bytes] = {}
         _Prints(captured, expected).follow(values)

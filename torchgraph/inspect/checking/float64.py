@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from ...ir import effects
+from ...live.random_state import TorchRandomState
 from ..ops import wait_for_collective
 
 aten = torch.ops.aten
@@ -59,12 +60,12 @@ class RngStates:
     """Generator states before each random node, so that it can draw the same numbers again."""
 
     def __init__(self) -> None:
-        self._states: dict[fx.Node, list[torch.Tensor]] = {}
+        self._states: dict[fx.Node, TorchRandomState] = {}
 
     def note(self, node: fx.Node) -> None:
         """Save the generator state before the first run of ``node``."""
         if effects.of(node).random:
-            self._states[node] = _state()
+            self._states[node] = TorchRandomState()
 
     @contextmanager
     def again(self, node: fx.Node) -> Iterator[None]:
@@ -72,25 +73,9 @@ class RngStates:
         if node not in self._states:
             yield
             return
-        before = _state()
-        _set_state(self._states[node])
-        try:
+        with TorchRandomState().kept():
+            self._states[node].put_back()
             yield
-        finally:
-            _set_state(before)
-
-
-def _state() -> list[torch.Tensor]:
-    found = [torch.get_rng_state()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found += torch.cuda.get_rng_state_all()
-    return found
-
-
-def _set_state(state: list[torch.Tensor]) -> None:
-    torch.set_rng_state(state[0])
-    if len(state) > 1:
-        torch.cuda.set_rng_state_all(state[1:])
 
 
 class Float64Runner:

@@ -11,6 +11,7 @@ import torch
 from ...ir.names import optimizer_of
 from ...ir.program import OutputKind, OutputSpec, Program, Signature
 from ...live.inputs import Call
+from ...live.random_state import TorchRandomState
 from ...live.step import Step
 from ...replay.replay import Replay
 from ..eager import GENERATOR, inputs_of
@@ -43,9 +44,7 @@ class ReplaySandbox:
         for spec in signature.inputs[len(values) :]:  # casts that are kept between calls
             if spec.derived_from is not None and spec.meta is not None:
                 values.append(by_fqn[spec.derived_from].to(spec.meta.dtype))
-        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        devices = list(range(torch.cuda.device_count())) if cuda else []
-        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
+        with torch.enable_grad(), TorchRandomState().kept():
             yield values
 
     def run(

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch.optimizers import loads_plainly
+from ..random_state import TorchRandomState
 from ..snapshot import Snapshot
 from .held import Held
 from .schedulers import inside
@@ -32,9 +33,7 @@ def undoing(held: Held) -> Iterator[None]:
     functions = [f for one in all_schedulers for f in _functions(one) if hasattr(f, "__dict__")]
     kept = Snapshot([*owners, *functions], [], unwritten=_replaced(optimizers))
     lazy = [(p, type(p), p.data) for module in inner for p in module.parameters() if _is_lazy(p)]
-    cpu = torch.get_rng_state()
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    gpus = torch.cuda.get_rng_state_all() if cuda else []
+    random = TorchRandomState()
     try:
         yield
     except BaseException:
@@ -42,9 +41,7 @@ def undoing(held: Held) -> Iterator[None]:
             parameter.data = data
             parameter.__class__ = cls
         kept.restore()
-        torch.set_rng_state(cpu)
-        if gpus:
-            torch.cuda.set_rng_state_all(gpus)
+        random.put_back()
         raise
 
 

@@ -81,6 +81,13 @@ def random_state() -> dict[str, object]:
     return found
 
 
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Set torch's generators to the states that `random_state` gave."""
+    torch.set_rng_state(state["cpu"])
+    if state.get("cuda") and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
 def restore(
     state: Mapping[str, Any],
     held: Held,
@@ -162,9 +169,7 @@ def _writes(
     if has_ranks() and rng.get("rank", get_rank()) != get_rank():
         writes.append((f"{TRAIN}.rng", partial(torch.manual_seed, _seed_of(rng["cpu"]))))
         return writes
-    writes.append((f"{TRAIN}.rng", partial(torch.set_rng_state, rng["cpu"])))
-    if rng.get("cuda") and torch.cuda.is_available():
-        writes.append((f"{TRAIN}.rng", partial(torch.cuda.set_rng_state_all, rng["cuda"])))
+    writes.append((f"{TRAIN}.rng", partial(set_random_state, rng)))
     return writes
 
 

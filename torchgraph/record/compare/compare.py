@@ -13,6 +13,7 @@ from ...guards import Name, same_value
 from ...guards.aspects import Aspect, Never, Same, is_number
 from ...ir.program import Role
 from ...ir.values import flat
+from ...library.expect import equal_bits
 from ...lines import SourceLine
 from ...reasons import Reason
 from ...structure import NOTHING, Returned
@@ -310,10 +311,7 @@ def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
         old, new = torch.view_as_real(old.resolve_conj()), torch.view_as_real(new.resolve_conj())
     if torch.equal(old, new):
         return not old.is_floating_point() or torch.equal(old.signbit(), new.signbit())
-    if not old.is_floating_point():
-        return False
-    equal = (old == new) & (old.signbit() == new.signbit())
-    return bool((equal | (old.isnan() & new.isnan())).all())
+    return old.is_floating_point() and bool(equal_bits(old, new))
 
 
 def _other(old: object, new: object) -> str:

@@ -20,25 +20,6 @@ from ..tape.tape import Args, Kwargs
 from .threads import OtherThreads
 
 
-def generators() -> tuple[Any, ...]:
-    """The states of Python's, NumPy's and torch's generators."""
-    numpy = sys.modules.get("numpy")
-    array = numpy.random.get_state() if numpy is not None else None
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return random.getstate(), array, torch.default_generator.get_state(), cuda
-
-
-def set_generators(states: tuple[Any, ...]) -> None:
-    """Restore the states."""
-    python, array, cpu, cuda = states
-    random.setstate(python)
-    if array is not None:
-        sys.modules["numpy"].random.set_state(array)
-    torch.default_generator.set_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state_all(cuda)
-
-
 def own_generators(op: OpOverload, args: Args, kwargs: Kwargs) -> list[object]:
     """The generators among an op's arguments, and the states that it draws from."""
     named = zip((argument.name for argument in schema_of(op).arguments), args, strict=False)

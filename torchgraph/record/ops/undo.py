@@ -14,9 +14,9 @@ from ..._torch.modules import state_of
 from ..._torch.tensors import address_of
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
+from ...live.random_state import RandomState
 from ...live.step import Leaf, Step
 from ..tape.watch import AttributeWatch
-from .generators import generators, set_generators
 
 
 class SupportsKeep(Protocol):
@@ -87,7 +87,7 @@ def taken_back(
     may be written.
     """
     undo.keep_buffers(step.leaves if unheard else ())
-    before_step = generators()
+    random = RandomState()
     held: list[tuple[Any, dict[str, object]]] = [
         (holder, dict(holder)) for module in step.modules.values() for holder in state_of(module)
     ]
@@ -105,7 +105,7 @@ def taken_back(
         for tensor, grad in leaves:
             tensor.grad = grad
 
-    back = (undo.put_back, tensors_back, attributes.put_back, lambda: set_generators(before_step))
+    back = (undo.put_back, tensors_back, attributes.put_back, random.put_back)
     try:
         yield
     except BaseException as error:

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from ..._torch.listening import is_listening, not_listening
 from ..._torch.tensors import address_of
+from ...live.random_state import RandomState
 from ...optimizers.rules import allocates_slots
-from ..ops.generators import generators, set_generators
 from ..ops.recorder import Recorder
 from ..tape import number
 
@@ -32,7 +32,7 @@ class Trial:
     """The state before an optimizer's step, to undo it."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._generators = generators()
+        self._random = RandomState()
         self._written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._bytes = 0
         self._containers: dict[int, tuple[Any, Any]] = {}
@@ -69,7 +69,7 @@ class Trial:
             if tensor.data_ptr() != place.data_ptr() or tensor.stride() != place.stride():
                 tensor.data = place
             tensor.grad = gradient
-        set_generators(self._generators)
+        self._random.put_back()
 
     def _note(self, value: object, depth: int = 0) -> None:
         """The containers of an optimizer, and the attributes of objects that it holds."""

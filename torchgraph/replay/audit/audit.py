@@ -27,10 +27,10 @@ from ...ir.names import optimizer_of
 from ...ir.nodes import operand
 from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, provenance
 from ...library import ValueMoved
+from ...live.random_state import TorchRandomState
 from ...lower import Lowered, Plan, Region
 from ..cuda.cuda_graph import CudaGraph
 from ..outputs import copy_of, fill
-from ..undo import Generators
 from . import rounding
 from .reference import Observed, Reference, parts_of
 from .rounding import Gap, Noise, Shaker, Suspect
@@ -130,7 +130,7 @@ class Audit:
         self.undone = False
         try:
             start = {i: copy_of(values[i]) for i in self._written}
-            random = Generators(self._gpus)
+            random = TorchRandomState(self._gpus)
         except Exception as failure:
             if not _no_memory(failure):
                 raise
@@ -147,7 +147,7 @@ class Audit:
             if not self._communicates and not self._runs(self._given(values, start), random):
                 raise  # the step cannot be done: compiled code is not to blame
             raise NotConfirmed(f"it failed ({type(failure).__name__}: {failure})") from failure
-        ended = Generators(self._gpus)
+        ended = TorchRandomState(self._gpus)
         try:
             observed.check()
             found = self._compare(observed, self._given(values, start), random, results, values)
@@ -184,7 +184,7 @@ class Audit:
         finally:
             observed.end()
 
-    def _runs(self, values: Sequence[object], random: Generators) -> bool:
+    def _runs(self, values: Sequence[object], random: TorchRandomState) -> bool:
         """True when the `aten` program comes to an end."""
         try:
             list(Reference(self._single, self._parts, Observed((), ())).run(values, _nobody))
@@ -208,7 +208,7 @@ class Audit:
         return found
 
     def _undo(
-        self, values: Sequence[Any], start: dict[int, torch.Tensor], random: Generators
+        self, values: Sequence[Any], start: dict[int, torch.Tensor], random: TorchRandomState
     ) -> None:
         for place, value in start.items():
             fill(values[place], value)
@@ -226,11 +226,11 @@ class Audit:
         self,
         observed: Observed,
         given: Sequence[object],
-        random: Generators,
+        random: TorchRandomState,
         results: Sequence[object],
         values: Sequence[object],
     ) -> NotConfirmed | None:
-        ended = Generators(self._gpus)
+        ended = TorchRandomState(self._gpus)
         ends = self._ends(results, values)
         suspects: dict[rounding.ValueKey, Suspect] = {}
         reference = Reference(self._single, self._parts, observed)
@@ -253,7 +253,7 @@ class Audit:
             if out in ends:
                 mixed = not observed.complete or out.target in self._inside
                 judge(out, _node(node), value, ends[out], mixed)
-        if not self._redraws and not ended.equal(Generators(self._gpus)):
+        if not self._redraws and not ended.equal(TorchRandomState(self._gpus)):
             return NotConfirmed("it leaves the random generator in another state")
 
         for seed, noise in enumerate(rounding.RUNS):
