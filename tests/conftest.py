@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import sys
@@ -56,6 +57,14 @@ def _house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call that a program serves is run by it alone: for tests of what it does in which."""
     monkeypatch.setattr(schedule, "following", lambda *_: sys.maxsize)
+
+
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """Scans of Python's heap see only what the test makes, however many modules are imported."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

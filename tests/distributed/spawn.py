@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -31,11 +33,12 @@ def run(
         seconds: all of it may take so long; then the processes are killed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        context = mp.get_context("spawn")
+        context = _context(backend)
         pipes = [context.Pipe(duplex=False) for _ in range(world)]
         ranks = [
             context.Process(
-                target=_rank, args=(function, rank, world, folder, backend, pipe[1], args)
+                target=_rank,
+                args=(function, rank, world, folder, backend, pipe[1], dict(os.environ), args),
             )
             for rank, pipe in enumerate(pipes)
         ]
@@ -49,6 +52,15 @@ def run(
                 process.join(5)
                 process.kill()
                 process.join()
+
+
+def _context(backend: str) -> Any:
+    """Ranks come from a process that has imported torch once; CUDA allows no forked process."""
+    if backend == "nccl" or sys.platform == "win32":
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torchgraph", "torch.distributed.tensor"])
+    return context
 
 
 def _collected(receivers: list[Any], seconds: float) -> list:
@@ -77,8 +89,12 @@ def _rank(
     folder: str,
     backend: str,
     pipe: Any,
+    environment: dict[str, str],
     args: tuple[Any, ...],
 ) -> None:
+    os.environ.update(environment)  # the process that forks has the one of its own start
+    for name in os.environ.keys() - environment:
+        del os.environ[name]
     torch.set_num_threads(1)
     try:
         if backend == "nccl":

@@ -28,7 +28,7 @@ FILES = sorted(Path(tg.__file__).parent.rglob("*.py"))
 
 
 @pytest.fixture(autouse=True)
-def _uncollected():
+def _uncollected(small_heap):
     optim.AdamW(Net().parameters())  # the first of a process imports torch's compiler
     gc.collect()
     gc.disable()

@@ -138,6 +138,7 @@ class Batch:
         self.scale = 2.0
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_what_a_step_makes_dies():
     made = []
 
@@ -167,6 +168,7 @@ def test_what_a_step_makes_dies():
         assert [ref() for ref in made] == [None] * len(made), number
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_a_batch_that_a_global_name_leads_to_dies():
     held = SimpleNamespace(x=None)
 
