@@ -243,7 +243,7 @@ class Scan:
         yield from self._compared(name)
         first = self._peek(2)
         if counted and isinstance(first, Chain) and not first.steps:
-            yield first, Use.COUNTED  # a list that is also elsewhere
+            yield first, Use.COUNTED  # a list with aliases
         values = self._take(max(leaves - effect, 1))  # 3.14 counts a result with the caller
         for value in values[1 if counted else 0 :]:
             yield from used(value, use)

@@ -79,7 +79,7 @@ def _raises(op: OpOverload, given: tuple[Args, Kwargs], like: Callable[[Any], An
     args, kwargs = pytree.tree_map(like, given)
     try:
         op(*args, **kwargs)
-    except NotImplementedError:  # the op has no kernel for tensors without data: nobody can tell
+    except NotImplementedError:  # no meta kernel: unknown
         return False
     except Exception:  # whatever the op raises: eager has raised it, too
         return True
