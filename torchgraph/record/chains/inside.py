@@ -51,7 +51,7 @@ def keyed(container: object) -> list[tuple[object, object]]:
 
 
 def within(value: object, depth: int = 3) -> Iterator[object]:
-    """A value and its parts, where names may lead on."""
+    """A value and its items, on each of which a chain may continue."""
     if is_plain(value):
         return
     yield value

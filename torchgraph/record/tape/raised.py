@@ -65,7 +65,7 @@ class Raised:
 
 
 def _by_shapes(op: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    """True for a call that raises whatever its tensors hold.
+    """True for a call that raises whatever the contents of its tensors.
 
     An op whose result has as many elements as values say refuses tensors without data: so zeros
     are tried as well, which are an index, a label or a count where anything is.
