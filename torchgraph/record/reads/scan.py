@@ -429,5 +429,5 @@ def _effect(ins: dis.Instruction) -> int:
 
 
 def _is_single(value: object) -> bool:
-    """True for None and other singletons."""
+    """True for a constant that is no number, such as None."""
     return isinstance(value, Constant) and type(value.value) not in (int, float)
