@@ -91,7 +91,7 @@ class Gradients:
     def around(
         self, outer: Callable[..., AbstractContextManager[None]]
     ) -> Callable[..., AbstractContextManager[None]]:
-        """``outer``, around a run of the engine, which then is known for what it left in .grad."""
+        """``outer`` around a run of the engine, whose gradients in ``.grad`` it notes."""
 
         @contextmanager
         def run(*, accumulates: bool) -> Iterator[None]:

@@ -16,9 +16,9 @@ from .side_effects.entry_state import Item, tensors_inside
 
 
 def has_history(tensor: torch.Tensor) -> bool:
-    """True for a tensor that a later ``backward()`` can go through, to what it was computed from.
+    """True for a tensor through which a later ``backward()`` can reach earlier computation.
 
-    False once a ``backward()`` has freed what that takes: eager raises there.
+    False once a ``backward()`` has freed the saved tensors: eager raises there.
     """
     node = grad_fn_of(tensor)
     if node is None:
@@ -84,7 +84,7 @@ class Histories:
         """The reason that no program can stand for the step; empty where one can.
 
         A later call may send gradients into what this one has computed, or this one has sent some
-        into what an earlier one had. ``changes``: (place, what lay there, what it holds now).
+        into an earlier one's results. ``changes``: (place, value before, value now).
         """
         stored_tensors = (self._of_place(*change) for change in changes)
         return next(filter(None, [*stored_tensors, *map(self._of_met, self._met)]), "")

@@ -139,9 +139,9 @@ class OwnUpdate:
         """The side effects of the step; outputs for them are added to ``outputs`` and ``tensors``.
 
         Args:
-            inputs: all of them; of those from outside, what the step replaces becomes an argument.
-            pinned: tensors that have to be those again, wherever they lie besides.
-            trees: to make again what it leaves.
+            inputs: all inputs; free tensors that the step replaces become arguments.
+            pinned: tensors that a name guards by identity.
+            trees: takes apart the objects that it leaves.
         """
         left, users, free = self._grad_fields, len(tensors), inputs.free
         for tensor in self.stored_tensors.assigned_tensors():

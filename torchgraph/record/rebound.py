@@ -73,7 +73,7 @@ def relaid(
 ) -> str:
     """The first state or argument whose dtype, shape or strides the step changed.
 
-    Or the first argument that shows other memory: nobody could give the caller's tensor that.
+    Or the first argument with other memory, which no program gives the caller's tensor.
     ``given``: the arguments. A micro-batch is none of them, and is gone after the step.
     """
     lasting = {id(tensor) for tensor in given}

@@ -181,7 +181,7 @@ class _Taking:
                 tensors, values = self._updated(found)
             finally:
                 self._drop_gradients()
-        self._recorder.strict = False  # what is known only now, the next call raises
+        self._recorder.strict = False  # found after the update: the next call raises
         return self._outcome(tensors, values)
 
     # --- forward and backward ---------------------------------------------------------------------
@@ -354,7 +354,7 @@ class _Taking:
             for parameter, _ in list(self._with_gradient()):
                 parameter.grad = None
 
-    # --- what comes of it -------------------------------------------------------------------------
+    # --- the outcome ------------------------------------------------------------------------------
 
     def _marked(self) -> list[Assigned]:
         """Assignments of plain attributes on arguments; none where `OwnUpdate` makes them."""

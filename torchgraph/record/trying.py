@@ -72,7 +72,7 @@ class Trying:
         try:
             outcome = self._take(step, call, True, strict)
             why = self._swallowed(outcome)
-        except Exception as error:  # ours, or what is raised again, once numbers are plain ones
+        except Exception as error:  # torchgraph's own, or one that plain numbers raise again
             why = _because(error)
         if not why:
             return outcome

@@ -118,7 +118,7 @@ class AmbientState:
         logs, unknown = self.reached.logs, self.reached.unknown
         return LeftOut([Said(*one) for one in logs], [Said(*one) for one in unknown.items()])
 
-    # --- what is heard ----------------------------------------------------------------------------
+    # --- what is recorded -------------------------------------------------------------------------
 
     def _variable(self, name: str) -> None:
         ask = functools.partial(environment.variable, name)

@@ -123,7 +123,7 @@ def _listed(path: _Path) -> object:
 
 
 def _is_of_step(frame: FrameType | None) -> bool:
-    """False for what Python, torch or torchgraph reads for its own sake: an import, a source."""
+    """False for files that Python, torch or torchgraph reads itself: an import, a source."""
     while frame is not None:
         of = _whose(frame.f_code.co_filename)
         if of is not None:

@@ -31,7 +31,7 @@ _NAMED: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (random.SystemRandom, ("random", "getrandbits")),
     (gc, ("get_count", "get_stats")),
     (threading, ("active_count", "enumerate")),
-    (os, ("stat", "lstat", "access", "readlink")),  # by a name of the user's own, of who knows what
+    (os, ("stat", "lstat", "access", "readlink")),  # through a `from os import stat` of the user's
 )
 """Functions whose result differs at each call whatever the step does, clocks among them."""
 
@@ -109,7 +109,7 @@ def pure(function: _F) -> _F:
 
 
 def is_pure(value: object) -> bool:
-    """True for what `pure` was called with, a method of such a class, and its objects."""
+    """True for an argument of `pure`, a method of such a class, and its objects."""
     owners = (value, type(value), getattr(value, "__objclass__", None))
     return any(id(one) in _pure and _pure[id(one)]() is one for one in owners)
 

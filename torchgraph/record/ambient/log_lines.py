@@ -47,7 +47,7 @@ _FUNCTIONS = frozenset(
 
 
 def only_logs(frame: FrameType, number: int) -> bool:
-    """True for a line of a running frame that hands what it reads to a log, and to nothing else."""
+    """True for a line of a running frame whose reads all go into a log."""
     code = frame.f_code
     if code.co_filename.startswith("<"):
         return False

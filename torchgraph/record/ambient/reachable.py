@@ -284,7 +284,7 @@ class Reached:
 
 
 def line() -> SourceLine | None:
-    """The innermost line that runs now and is of no library, Python's own included."""
+    """The innermost running line outside of libraries, Python's own included."""
     found = user_frames(_DEPTH, sys._getframe(1))
     return next((one for one in found if not is_library_file(one.filename)), None)
 

@@ -173,7 +173,7 @@ def _switch(holder: object, name: str) -> object:
 
 @functools.cache
 def _computed(cls: type[Any]) -> tuple[str, ...]:
-    """Names of what the class of an object of settings computes."""
+    """Names of computed attributes in the class of an object of settings."""
     if cls is ModuleType:
         return ()
     found = [

@@ -24,15 +24,15 @@ class Use(enum.IntEnum):
     """How the value of a chain is used."""
 
     PERHAPS = -5  # it is replaced where a branch of the line runs
-    PLACED = -4  # items of it are replaced or taken away, nobody knows which
+    PLACED = -4  # unknown items of it are replaced or removed
     CLEARED = -3  # a container, of all that is in it
-    COUNTED = -2  # it is replaced by what it and something else make: ``x += 1``
+    COUNTED = -2  # it is replaced by a result computed from it: ``x += 1``
     STORED = -1  # it is replaced
     NAMED = 0  # kept under a name, or called
     KEPT = 1  # put into a place: ``self.last = cfg.steps``
     COMPARED = 2  # it is asked which object it is: ``is``
     AMONG = 3  # it is looked for in a container: the very object, or one that equals it
-    ITEMS = 4  # its elements are looked at, one by one
+    ITEMS = 4  # its elements are read, one by one
     WHOLE = 5  # anything
     OPERAND = 6  # an operator, or its text, may read all of a library's object
     INSIDE = 7  # its attributes are read, whatever they are
@@ -82,7 +82,7 @@ class ChainStep(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """True where the code alone does not tell the key."""
+        """True where the code alone does not determine the key."""
         return self.is_any or isinstance(self.key, (Chain, SuperOf))
 
     @property

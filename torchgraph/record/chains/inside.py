@@ -43,7 +43,7 @@ def values_in(container: object) -> list[Any]:
 
 
 def keyed(container: object) -> list[tuple[object, object]]:
-    """(key, item) of what a path leads to in a container."""
+    """(key, item) of the items in a container to which paths lead."""
     if isinstance(container, dict):
         return [(in_path(key), item) for key, item in dict.items(container)]
     listed = isinstance(container, (list, tuple, deque))
@@ -51,7 +51,7 @@ def keyed(container: object) -> list[tuple[object, object]]:
 
 
 def within(value: object, depth: int = 3) -> Iterator[object]:
-    """A value and its parts, where names may lead on."""
+    """A value and its items, on each of which a chain may continue."""
     if is_plain(value):
         return
     yield value
@@ -115,8 +115,8 @@ def tensors_under(
     """(words, path, tensor, the earlier look) of the tensors to which keys lead.
 
     Args:
-        before: the look at the container then.
-        words: what it is called.
+        before: the earlier look at the container.
+        words: the display name of the container.
     """
     for number, (key, item, was) in enumerate(_beside(value, before, level)):
         path: Path = ((By.ITEM, key),)
@@ -132,7 +132,7 @@ def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
     """The objects in a container, at any depth, that were not in it before.
 
     Args:
-        before: the look at it then.
+        before: the earlier look at it.
     """
     for _, item, was in _beside(value, before, level):
         if was != look(item):
@@ -150,7 +150,7 @@ def _beside(value: object, before: object, level: int) -> Iterator[tuple[object,
 def _held_in(found: object) -> dict[object, object]:
     """The look at each item that the look at a container holds, by position or key.
 
-    Nothing where it is the look at something else, such as a number that moves.
+    Empty for the look at another kind of object, such as a symbolic number.
     """
     if not isinstance(found, tuple) or not items_in(found):
         return {}

@@ -44,7 +44,7 @@ _NOT_HOLDERS = frozenset({"builtins", "torch", "torchgraph", "abc", "typing", "e
 
 
 def asked_by(value: object) -> list[tuple[ChainStep, ...]]:
-    """The ways along which `operator.attrgetter` and its like read what they are called with."""
+    """The lookups that `operator.attrgetter` and its like make in their argument."""
     if parts := parts_of_partial(value):
         return asked_by(parts[0])
     if not isinstance(value, _GETTERS):
@@ -104,9 +104,9 @@ def is_memo(value: object, name: str) -> bool:
 
 
 def asked_besides(value: object) -> Iterator[tuple[str, object, str]]:
-    """(words, object, attribute) of what methods of Python's library read in other objects.
+    """(words, object, attribute) of reads that methods of Python's library make elsewhere.
 
-    A logger asks whoever lies above it for a level where it has none.
+    A logger without a level reads that of its parents.
     """
     if not isinstance(value, logging.Logger):
         return

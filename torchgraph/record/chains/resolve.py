@@ -54,7 +54,7 @@ class Lookup(NamedTuple):
     value: Any
     owner: object = None
     path: Path = ()
-    """Empty where the value is immutable, or guarded elsewhere."""
+    """Empty where the value is immutable, or guarded by another watch."""
     absent: tuple[Source, ...] = ()
     """Places that must stay empty for the lookup to give this value."""
     extends: bool = False
@@ -113,7 +113,7 @@ def _of_super(value: Any, key: str) -> Lookup | None:
 
 
 def class_of(value: object, key: object) -> type:
-    """The class that says what ``value.key`` is; for ``super()`` the next one that has it."""
+    """The class that defines ``value.key``; for ``super()`` the next one that has it."""
     if not isinstance(value, super):
         return type(value)
     above: Any = value
@@ -205,7 +205,7 @@ def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[object], bool]) 
 
 
 def runs_users(value: object) -> bool:
-    """True for what a call of which runs the user's lines, which tell what they return."""
+    """True for a callable that runs the user's lines, whose reads are traced."""
     if isinstance(value, MethodType):
         value = value.__func__
     if isinstance(value, FunctionType):
@@ -255,7 +255,7 @@ def class_path(cls: type, key: str) -> Path:
 
 
 def _may_change(module: ModuleType, key: str) -> bool:
-    """False for what libraries keep as it is; torch's functions are patched now and then."""
+    """False for values that libraries keep constant; torch's functions may be patched."""
     name = str(module.__name__)
     functions = name == "torch" or name.startswith("torch.")
     held = vars(module).get(key)

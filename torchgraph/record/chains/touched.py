@@ -124,7 +124,7 @@ def settings(functions: Sequence[FunctionType]) -> Iterator[Name]:
 def idle(one: Touched, inputs: set[int], kept: Callable[[object], bool]) -> Touched | None:
     """The guard of a tensor that the step only looks at: its layout, not its identity.
 
-    ``kept``: true for one that the step has put elsewhere, too.
+    ``kept``: true for one of which the step makes an alias.
     """
     value = follow(one.name.owner(), one.name.path)
     if one.name.moved or not isinstance(value, torch.Tensor) or lies_in(value, inputs):

@@ -51,7 +51,7 @@ def _mark(tensor: torch.Tensor) -> object:
     version = 0 if tensor.is_inference() else version_of(tensor)
     if tensor.device.type != "cpu":
         return version
-    tensor = local(tensor)  # what a rank holds of a DTensor, whose size is that of all
+    tensor = local(tensor)  # a rank's local part of a DTensor, whose size is global
     if not tensor.is_contiguous():
         return version, fingerprint(tensor)
     start, size = tensor.data_ptr(), tensor.nbytes

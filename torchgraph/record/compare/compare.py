@@ -54,7 +54,7 @@ def difference(old: Outcome, new: Outcome) -> Difference | None:
                 return found
             decided = next(_expectations(old, new), None)
             if decided is not None and not decided.varies:
-                return decided  # which way Python goes says what it reads
+                return decided  # a branch decides which inputs are read
             return found._replace(cause=_cause(old, new))
     return None
 
@@ -104,7 +104,7 @@ def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
     for path, owner, name, value in new.reads:
         known = before.get((id(owner), name))
         if known is None or ((path, name) in written and not is_own(value)):
-            continue  # another branch, or an object of the step's own: the ops tell
+            continue  # another branch, or an object of the step's own: the ops show it
         if not _same(known[1], value):
             what = f"{path}.{name} was {_shown(known[1])} and is {_other(known[1], value)}"
             reason = Reason.MOVED if (path, name) in written else Reason.ASSIGNED
@@ -131,7 +131,7 @@ def _names(old: Outcome, new: Outcome) -> Iterator[Difference]:
             continue  # another branch, or for `_iterators`
         guarded = known.guarded and name.guarded
         if not guarded and not is_number(known.found):
-            continue  # what it holds is carried, or of the step's own: the ops tell
+            continue  # its content is loop-carried, or the step's own: the ops show it
         reason = Reason.MOVED if known.moved or name.moved else Reason.ASSIGNED
         what = f"{name.shown} was {known.value} and is {name.value}"
         if known.value == name.value:

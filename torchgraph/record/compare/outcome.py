@@ -49,7 +49,7 @@ class Outcome:
     """Under a GradScaler, which optimizers' steps write a tensor."""
     calls: list[CallRecord]
     reads: list[Read]
-    """(path, object, attribute, value) of what the step read."""
+    """(path, object, attribute, value) of the step's reads."""
     changes: list[Change]
     names: list[Name]
     """The reads of the user's code by name."""
@@ -69,7 +69,7 @@ class Outcome:
     rests: bool = False
     """True for a step of a training graph without a ``backward()``."""
     own_update: bool = False
-    """True when the step takes its own update: then gradients are what eager leaves."""
+    """True when the step makes its own update: then it leaves gradients as eager does."""
     side_effects: SideEffects = field(default_factory=SideEffects)
     extra: Sequence[torch.Tensor] = ()
     """Outputs of the program beyond the user's: gradients that are left, and so on."""

@@ -18,7 +18,7 @@ _UNTOLD = object()
 def differs_in_places(
     side_effects: SideEffects, tensors: Sequence[torch.Tensor], call: Call, copy: Call
 ) -> Iterator[tuple[str, object, object]]:
-    """(name, what eager has left, what the program would) of tensors and constants in places.
+    """(name, eager's value, the program's value) of tensors and constants in places.
 
     Args:
         tensors: all that the program returned.

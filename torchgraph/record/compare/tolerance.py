@@ -22,7 +22,7 @@ class _Slot(NamedTuple):
 
 
 def _slot(name: str, value: Any) -> _Slot | None:
-    """None for what is no tensor of an optimizer's."""
+    """The slot of an optimizer's floating-point tensor; None for other values."""
     inexact = isinstance(value, torch.Tensor) and value.is_floating_point()
     if not key_of(name) or not inexact:
         return None
@@ -89,8 +89,8 @@ def agree(
     """True for values that are alike: to the bit where ``exact``, else within rounding.
 
     Args:
-        start: what was there before the step.
-        size, reach: what `Update.allowed` says.
+        start: the value before the step.
+        size, reach: the results of `Update.allowed`.
     """
     if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
         return type(expected) is type(got) and repr(expected) == repr(got)

@@ -24,7 +24,7 @@ _READS = frozenset({ITEM, aten.item.default})
 _READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
     aten._pack_padded_sequence.default: (1,),
 }
-"""Ops whose kernels read what a CPU tensor holds to decide about more than their results."""
+"""Ops whose kernels read a CPU tensor's values to decide about more than their results."""
 _READS_FOR: dict[OpOverload, tuple[tuple[int, int], ...]] = {
     aten.convolution_backward.default: ((1, 1), (2, 0)),
 }

@@ -311,7 +311,7 @@ class Recorder:
         """The user's line that made a tensor."""
         return self.tape.line_of(self.memory.find(tensor))
 
-    # --- what Python looks at ---------------------------------------------------------------------
+    # --- value guards -----------------------------------------------------------------------------
 
     def _equal(self, left: object, right: object) -> bool:
         """``torch.equal``: guard whether all elements are equal.

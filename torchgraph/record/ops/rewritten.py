@@ -1,19 +1,19 @@
 """Ops that a program holds in another form than the op that ran.
 
-``native_batch_norm`` and ``cudnn_batch_norm`` write running statistics without saying so: a call
-that does becomes one of an op with the same kernel that tells the truth. ``bernoulli_`` and
-``normal_`` draw in an order that depends on strides, which their functional forms do not keep, and
-that of ``rrelu_with_noise`` gives its result other strides than eager's. ``_grouped_mm`` has no
-fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
-formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
-heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
-``_reshape_alias`` takes strides without a look at the memory that there is. ``allclose`` hands a
-value to Python, and autocast casts what the kernel of ``_trilinear`` calls: their ops are heard,
-too; so are ops that find what ``_nested_tensor_from_mask_left_aligned`` does, and for ``one_hot``
-ops that ask whether the classes fit, not which the smallest is. oneDNN's LSTM rounds otherwise
-where gradients are off. cuDNN's RNNs take weights twice, as they are and as the buffer that holds
-them: a program makes that buffer of them, so that nothing in it overlaps. Ops that only raise are
-looks at what they go by: where a program finds what eager refuses, eager is asked.
+``native_batch_norm`` and ``cudnn_batch_norm`` write running statistics against their schemas: such
+a call becomes one of an op with the same kernel and a true schema. ``bernoulli_`` and ``normal_``
+draw in an order that depends on strides, which their functional forms do not keep, and that of
+``rrelu_with_noise`` gives its result other strides than eager's. ``_grouped_mm`` has no fake kernel
+for most of its CPU calls. ``binary_cross_entropy_with_logits`` has another formula under
+`torch.func.functionalize`, a bit off eager's: the ops of its eager kernel are recorded instead. The
+backward of indexing calls the kernel of ``index_put_`` under a private name. ``_reshape_alias``
+takes strides without a check against the memory. ``allclose`` hands a value to Python, and autocast
+casts inside the kernel of ``_trilinear``: their inner ops are recorded, too; so are ops that
+compute the result of ``_nested_tensor_from_mask_left_aligned``, and for ``one_hot`` ops that check
+whether the classes fit, not the smallest one. oneDNN's LSTM rounds otherwise where gradients are
+off. cuDNN's RNNs take weights twice, as they are and as the buffer that holds them: a program makes
+that buffer of them, so that nothing in it overlaps. Ops that only raise become guards on their
+inputs: where these fail in a program, the step runs in eager.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Row:
     alike: object
     """The layout of a tensor, or of a container's tensors; None for other values."""
     items: Items | None
-    """An identity snapshot, where that tells whether the container has changed."""
+    """An identity snapshot, where that suffices to detect changes."""
     own: bool
     """True where the step wrote the place before it read it."""
     read: bool = False
@@ -225,7 +225,7 @@ class AccessLog:
         like: object = None
         if listed or isinstance(value, torch.Tensor):
             like = alike(value) if items is None else look(value)  # no tensor lies in it
-        own = bool(around) or self._is_made(owner, path)  # what it has made of what is around it
+        own = bool(around) or self._is_made(owner, path)  # part of a container that it changed
         for deep in (True, False):
             found = look_at(value, meeting.use, deep=deep)
             words, where = shown(value), meeting.where
@@ -396,7 +396,7 @@ class AccessLog:
         for box in boxes.values():
             found += self._of_owner(box, held_here)
         self._rows.clear()
-        # What was read later under the same name, the step has put there.
+        # Later reads under the same name are of the step's own value.
         first: dict[object, Touched] = {}
         for one in found:
             first.setdefault(one.name.key, one)
@@ -479,7 +479,7 @@ def _is_added_to(value: object) -> bool:
     """True for a value that replays can increment, which is no read.
 
     Anything else, such as an array, which is added to in place, or a number of a class of its own,
-    counts as read: what comes of it goes by what it was.
+    counts as read: the result depends on the value before.
     """
     if is_buffer(value):
         return False

@@ -157,7 +157,7 @@ class Frames:
         self.drawing = DrawingLine()
         self._ran: set[CodeType] = set()
         self.raised: set[tuple[type[BaseException], object, int]] = set()
-        """(class, code, line) of what was raised in the user's lines."""
+        """(class, code, line) of exceptions in the user's lines."""
         self._known: dict[CodeType, WeakSet[FunctionType]] = {}
         """By code, functions held weakly: an inner function would keep its variables alive."""
         self.passes_over: Callable[[FrameType, int], bool] = lambda frame, number: False
@@ -184,7 +184,7 @@ class Frames:
             with quietly, _looked_up_by(self._looks_up):
                 yield
         finally:
-            self.lost = get() != ours  # somebody has come in the block: `pdb.set_trace()`
+            self.lost = get() != ours  # replaced in the block: `pdb.set_trace()`
             if not self.lost:
                 put(before)
 
@@ -202,7 +202,7 @@ class Frames:
         if self._looking or (not called and _says_nothing(frame.f_code.co_filename)):
             return None
         if not is_listening():
-            return None  # what runs in an op runs in replays too
+            return None  # code inside of an op runs in replays too
         if _is_library(frame):
             self._handed(frame)
             return None
@@ -229,7 +229,7 @@ class Frames:
     def returned(self, frame: FrameType, value: object) -> None:
         """Pass a return value to the calling line of the user's."""
         caller, code = _caller(frame), frame.f_code
-        if code.co_name == "__init__" and code.co_argcount:  # what is made is what the line gets
+        if code.co_name == "__init__" and code.co_argcount:  # the line receives the new object
             value = frame.f_locals.get(code.co_varnames[0])
         if caller is not None:
             self._gets(caller, value, code.co_name)
@@ -263,7 +263,7 @@ class Frames:
         """Report the arguments of a library function, which may read all of them."""
         code, caller = frame.f_code, frame.f_back
         if code.co_filename == __file__:
-            return  # `getattr` and its like, of which `_looks_up` is told
+            return  # `getattr` and its like, which `_looks_up` handles
         while caller is not None and caller.f_code.co_filename in _GO_INSIDE:
             caller = caller.f_back
         if caller is None or _is_library(caller):

@@ -106,7 +106,7 @@ def _found(
     """The reads of each line, by line number.
 
     Args:
-        tests: told of each instruction.
+        tests: called with each instruction.
         skipped: instructions that do not run.
     """
     found: dict[int, _LineReads] = defaultdict(_LineReads)

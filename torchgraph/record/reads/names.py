@@ -261,7 +261,7 @@ class NameWatch:
         elif not chain.steps and is_iterator(value) and self.access_log.was_there(value):
             sources = [Source(value, ())] if Use.ITEMS <= use <= Use.OPERAND else []
         elif not chain.steps and not is_container(value) and use < Use.OPERAND:
-            return  # a local name: how it came to its value was looked at before
+            return  # a local name: its assignment was traced before
         self._local(chain, use, value, sources)
 
     def _local(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
@@ -294,7 +294,7 @@ class NameWatch:
         at = (follow.line, follow.frame.f_code, chain.mark, use, id(value), now)
         again = at in self._lists
         ways, stores, items = self._lists.get(at, (0, 0, None))
-        # What lies in objects, which a chain may go on through, may have been stored anew.
+        # Attributes of objects on a chain may have been assigned since.
         same = items is not None and (items.plain or stores == follow.stores) and items.hold()
         if same and ways == len(sources):
             return True
@@ -302,7 +302,7 @@ class NameWatch:
         return False
 
     def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: object) -> Met:
-        """The reads and writes, and the counts of ``+=`` on attributes watched elsewhere."""
+        """The reads and writes, and the counts of ``+=`` on attributes of other watches."""
         functions = self.frames.functions()
         if not all(cell.within(functions) for cell in self.access_log.cells()):
             functions += self.frames.nameless()

@@ -243,7 +243,7 @@ class Scan:
         yield from self._compared(name)
         first = self._peek(2)
         if counted and isinstance(first, Chain) and not first.steps:
-            yield first, Use.COUNTED  # a list that is also elsewhere
+            yield first, Use.COUNTED  # a list with aliases
         values = self._take(max(leaves - effect, 1))  # 3.14 counts a result with the caller
         for value in values[1 if counted else 0 :]:
             yield from used(value, use)
@@ -429,5 +429,5 @@ def _effect(ins: dis.Instruction) -> int:
 
 
 def _is_single(value: object) -> bool:
-    """True for None and its like, which no number is."""
+    """True for a constant that is no number, such as None."""
     return isinstance(value, Constant) and type(value.value) not in (int, float)

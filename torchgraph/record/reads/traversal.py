@@ -84,7 +84,7 @@ class Traversal:
         self.led: dict[int, tuple[object, list[Source]]] = {}
         """By identity, a container and the sources through which it was reached."""
         self.stores = 0
-        """A count of stores: names may lead elsewhere after each."""
+        """A count of stores, each of which may change where names lead."""
         self.cut: dict[tuple[CodeType, int], dict[object, tuple[Chain, Use]]] = {}
         """By line, the rests of chains behind a value that user code returns."""
         self.asked: dict[tuple[CodeType, int], dict[object, tuple[ChainStep, ...]]] = {}
@@ -159,7 +159,7 @@ class Traversal:
 
     def _pass(self, at: Chain, use: Use, value: object, sources: list[Source]) -> list[Source]:
         """Log an intermediate value; gives its sources."""
-        if id(value) in self.moving:  # what is no number in it counts one by one
+        if id(value) in self.moving:  # its items that are no numbers count one by one
             self._access_log.mark(value, 0)
             return [Source(value, ())]
         if not is_container(value):
@@ -205,7 +205,7 @@ class Traversal:
         """The result of one lookup; None where user code computes it."""
         if step.key is MADE and isinstance(value, weakref.ref):
             return Lookup(self._referent(value))
-        if step.key is MADE:  # an object of a class has what the class has
+        if step.key is MADE:  # an instance has the attributes of its class
             return Lookup(value) if isinstance(value, type) else None
         if not isinstance(step.key, SuperOf):
             return step_of(value, step.key, item=step.item, guarded=self._guarded)
@@ -248,7 +248,7 @@ class Traversal:
             rest = chain.steps[number + 1 :]
             self.follow(Chain(Root.LOCAL, str(at), (*steps, *rest)), use, value, [])
         if is_container(value):
-            self.stores += 1  # if it is a method that moves what it holds
+            self.stores += 1  # the method may change its contents
             self._arrive(at, WRITES.get(key, Use.WHOLE), value, sources)
             return
         self._method_of(at, value)
@@ -264,7 +264,7 @@ class Traversal:
         self._access_log.which(value, use)
         (self.made if chain.root is Root.RETURNED else self.meet)(value, self.where)
         if use is Use.PLACED and isinstance(value, (list, deque)):
-            self._arrive(chain, Use.WHOLE, value, sources)  # it goes by how many there are
+            self._arrive(chain, Use.WHOLE, value, sources)  # it depends on the length
         if id(value) in self.given or id(value) in self.moving or _is_ours(value):
             return
         if is_container(value):
@@ -314,7 +314,7 @@ class Traversal:
         """The sources of a container; the step's own object may alias an older one."""
         _, known = self.led.get(id(value), (value, []))
         outer = [source for source in sources if self._access_log.is_outside(source.owner)]
-        if outer:  # the step may have put there what lies elsewhere, too
+        if outer:  # the step may have stored an alias there
             return [*known, *sources] if all(map(self._access_log.is_own, outer)) else sources
         new = [] if known or not self._access_log.was_there(value) else [Source(value, ())]
         return [*known, *new, *sources]

@@ -273,7 +273,7 @@ def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def is_plain_tensor(value: object) -> bool:
-    """True for a tensor of which a program needs to know no more than what it holds."""
+    """True for a tensor of which a program needs its contents alone."""
     return type(value) is torch.Tensor and not value.requires_grad and not vars(value)
 
 

@@ -137,7 +137,7 @@ class GradFields:
         """The reason that no program can leave these gradients; empty when one can.
 
         Args:
-            before: the storages of what was there before the step.
+            before: the storages from before the step.
         """
         produced = {key: gradient for key, gradient in self._found.items() if gradient is not None}
         given = (self._parameters[key] for key in produced)

@@ -149,7 +149,7 @@ class LoopCarried:
         self.refused: NoProgram | None = None
         self.together: list[Pair] = []
         """Guards on names that alias an argument of the call."""
-        for owner, change, value in watch.stores():  # before what is counted is no read any more
+        for owner, change, value in watch.stores():  # before counters are dropped from the reads
             if (id(own(owner)), change.name) not in moving.places:
                 self._repeat(Named(_name_of(owner, change, value)), value, change)
         for owner, change, by in watch.drop_counters(met.counts):
@@ -251,7 +251,7 @@ class LoopCarried:
         if isinstance(owner, ModuleType) and is_library(owner.__name__):
             return  # our own patch, while the step was recorded
         value = follow(owner, name.path)
-        if not one.outer:  # what the step makes itself, as far as can be told
+        if not one.outer:  # the step's own object, as far as is known
             if one.read:
                 self.names.append(replace(name, guarded=False))
         elif tensors_inside(value) or _was_tensor(one) or _hides(one, value):
@@ -354,7 +354,7 @@ class LoopCarried:
             return constant(value)
         try:
             return self._trees.of(value, self._slot)
-        except Unfit:  # of what no two calls leave the like
+        except Unfit:  # for an object that differs in each call
             return constant(value)
 
     def _see_to(self, one: Touched, value: object) -> None:

@@ -148,10 +148,10 @@ class SideEffects:
         return {leaf.fqn: leaf.now() for leaf, _ in self.read}
 
     def extended(self, call: Call, found: Mapping[str, object] | None = None) -> Call:
-        """``call`` with what the program takes from places: ``found`` at its start, or now.
+        """``call`` with the inputs read from places: ``found`` at its start, or now.
 
         Raises:
-            ValueMoved: it is not like what the step met there.
+            ValueMoved: one has another layout than in the recording.
         """
         pairs = self.together if found is None else ()
         if pairs and not all(pair.fits(call.tensors) for pair in pairs):
@@ -178,7 +178,7 @@ class SideEffects:
 
     def _checked(self, there: list[Any]) -> list[torch.Tensor]:
         """The present inputs read from places, guarded. Raises ValueMoved."""
-        # An update of hundreds of parameters takes less time than a look at one after the other.
+        # Batched: with hundreds of parameters a check of each takes longer than the update.
         if set(map(type, there)) != {torch.Tensor} or self._read_like != _layouts(there):
             for (leaf, meta), tensor in zip(self.read, there, strict=True):
                 if not isinstance(tensor, torch.Tensor) or not meta.is_of(tensor):
@@ -212,7 +212,7 @@ class SideEffects:
             for (leaf, _), start in zip(self.read, starts, strict=True)
             if start
             and not (isinstance(leaf.root, GradientOf) and id(leaf.root.parameter) in shared)
-        ]  # what is empty starts nowhere
+        ]  # an empty tensor has no address
         return len(set(alone)) == len(alone)
 
     def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:

@@ -30,7 +30,7 @@ class ArgumentSlot:
 
 @dataclass(frozen=True)
 class OutputSlot:
-    """A slot for the n-th tensor that `build` returned."""
+    """A slot for the n-th tensor that the program returned."""
 
     position: int
 

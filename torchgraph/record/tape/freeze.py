@@ -76,4 +76,4 @@ _FLOAT, _INT = _like(float), _like(int)
 def freeze(number: Any) -> None:
     """Turn ``number`` into an object that computes as a plain number does."""
     kind = _INT if number.node.is_int() else _FLOAT
-    vars(object)["__class__"].__set__(number, kind)  # its own ``__class__`` is what it stands for
+    vars(object)["__class__"].__set__(number, kind)  # its ``__class__`` is that of the plain number

@@ -143,7 +143,7 @@ def _names(
 def _kept(code: CodeType) -> frozenset[str]:
     """The uses of ``float`` and ``int`` in code other than calls and type checks.
 
-    Before Python 3.11 nothing tells a call.
+    Before Python 3.11 calls cannot be recognized.
     """
     found = {name for name in _CALLED if name in code.co_names}
     if sys.version_info >= (3, 11):

@@ -124,10 +124,10 @@ def written(
     function = function or target
     try:
         value = function(*map(bare, args))
-    except Exception:  # whatever it raises: the user's lines may go on behind it
+    except Exception:  # any error: the user's lines may catch it
         exact(args)
         raise
-    # What is complex, or several: the program holds for these values.
+    # Complex numbers and tuples: the program holds for these values.
     if not isinstance(value, (int, float, Real)):
         return function(*map(exact, args))
     at = node.writer.computed(target, tuple(map(_on_tape, args)), value)
@@ -176,7 +176,7 @@ def _binary(
     swapped: bool = False,
 ) -> Callable[..., object]:
     def method(self: _Arithmetic, other: object) -> object:
-        if type(other) is complex:  # none that moves is known: the program holds for this value
+        if type(other) is complex:  # never symbolic: the program holds for this value
             own = self.node.exact()
             return function(other, own) if swapped else function(own, other)
         if not isinstance(other, (int, float)) and node_of(other) is None:
@@ -334,7 +334,7 @@ _fill()
 class Number(_Arithmetic, torch.SymFloat):
     """A symbolic float. To ``isinstance`` it is a float, as optimizers ask."""
 
-    @property  # type: ignore[misc]  # not its class, but what it stands for
+    @property  # type: ignore[misc]  # the class of the plain number
     def __class__(self) -> type:
         return float
 

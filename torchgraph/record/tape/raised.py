@@ -65,7 +65,7 @@ class Raised:
 
 
 def _by_shapes(op: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    """True for a call that raises whatever its tensors hold.
+    """True for a call that raises whatever the contents of its tensors.
 
     An op whose result has as many elements as values say refuses tensors without data: so zeros
     are tried as well, which are an index, a label or a count where anything is.
@@ -79,7 +79,7 @@ def _raises(op: OpOverload, given: tuple[Args, Kwargs], like: Callable[[Any], An
     args, kwargs = pytree.tree_map(like, given)
     try:
         op(*args, **kwargs)
-    except NotImplementedError:  # the op has no kernel for tensors without data: nobody can tell
+    except NotImplementedError:  # no meta kernel: unknown
         return False
     except Exception:  # whatever the op raises: eager has raised it, too
         return True

@@ -27,7 +27,7 @@ class SchedulerWrites:
     def read(self, holder: object, text: str, *key: object) -> None:
         """Give the recording up where the place, or any of ``holder`` without a ``key``, was set.
 
-        A constant schedule too: nobody knows before the call what it will set.
+        Even under a constant schedule: the value is unknown before the call.
         """
         if (id(holder), *(key or (_WHOLE,))) in self._places:
             self.give_up(text)

@@ -53,7 +53,7 @@ class Trail:
 
     @contextmanager
     def module(self, path: str) -> Iterator[None]:
-        """Nodes recorded inside belong to the module at ``path``."""
+        """Attribute nodes recorded in the block to the module at ``path``."""
         self._calls += 1
         self._modules.append((path, self._calls))
         try:
@@ -63,7 +63,7 @@ class Trail:
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """Nodes recorded inside belong to the optimizer step."""
+        """Attribute nodes recorded in the block to the optimizer step."""
         outer, self._phase = self._phase, Phase.UPDATE
         try:
             yield
@@ -72,7 +72,7 @@ class Trail:
 
     @contextmanager
     def from_one_line(self) -> Iterator[None]:
-        """No line of the user's runs in the block: its nodes belong to the line around it."""
+        """Attribute all nodes of the block to the user's line around it."""
         outer, self._one = self._one, self._here(Phase.UPDATE)
         try:
             yield
@@ -84,7 +84,7 @@ class Trail:
         around: Callable[..., AbstractContextManager[None]],
         scaled: Callable[[torch.Tensor], torch.Tensor] | None,
     ) -> AbstractContextManager[None]:
-        """Nodes recorded while the autograd engine runs belong to the backward phase."""
+        """Attribute nodes recorded during runs of the autograd engine to the backward phase."""
         return engine_watch(self._enter_engine, self._leave_engine, around, scaled)
 
     def here(self) -> Provenance:
@@ -119,7 +119,7 @@ class Trail:
         self._phase = self._around.pop()
 
     def _of_backward(self) -> Provenance:
-        """The provenance of the autograd node that runs now."""
+        """The provenance of the running autograd node."""
         node = current_autograd_node()
         variable = getattr(node, "variable", None)
         if variable is not None:

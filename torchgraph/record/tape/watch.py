@@ -98,7 +98,7 @@ class AttributeWatch:
     def read_values(self, stored_tensors: Callable[[object, str], bool]) -> list[Read]:
         """(path, object, attribute, value) of everything that was read.
 
-        ``carried``: true for an attribute of an object that is looked at elsewhere.
+        ``carried``: true for an attribute that another watch covers.
         """
         own = [
             (self._owners[key][0], _lasting(self._owners[key][1]), name, value)
@@ -180,7 +180,7 @@ class AttributeWatch:
             finally:
                 key = (id(owner), name)
                 self._loads[key] += 1
-                # What build wrote before is its own value: no later call could find it changed.
+                # A read of build's own write depends on no earlier value.
                 if key not in reads and key not in writes and id(owner) in owners:
                     self._note(owner, name, value, original(owner, "__dict__"))
             return value
@@ -218,7 +218,7 @@ class AttributeWatch:
             self._before[key].restore(vars(owner))
 
     def changes(self) -> list[tuple[object, Change]]:
-        """(object, change) of the attributes that are not what they were."""
+        """(object, change) of the attributes whose value differs now."""
         found = []
         for key, (path, owner) in self._owners.items():
             for name in self._before[key].changes(vars(owner)):

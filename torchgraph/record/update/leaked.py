@@ -103,10 +103,10 @@ def _held(
     to itself at most, as an inner function does that knows itself.
 
     Args:
-        besides: what does not count.
+        besides: objects that do not count as holders.
 
     Returns:
-        Those, and what holds any of ``found`` directly.
+        The numbers, and the direct holders of any of ``found``.
     """
     apart = set(map(id, besides))
     young = [one for one in gc.get_objects(0) if id(one) not in apart]

@@ -22,9 +22,9 @@ from ..ops.recorder import Recorder
 from ..tape import number
 
 _MOST = 1 << 26
-"""Bytes that are copied of what a step overwrites: it mostly raises at its first parameter."""
+"""Limit of the bytes copied for an undo: a step mostly raises at its first parameter."""
 _DEEPEST, _MANY = 8, 1 << 16
-"""What lies deeper stays; where names lead there, that is seen. Larger ones are not copied."""
+"""Limits of nesting and size: deeper or larger containers are not copied."""
 _HELD = (dict, list, set, deque)
 
 
@@ -147,16 +147,16 @@ def _trying(
                 raise
             with not_listening():
                 trial.put_back()
-            if undo.moved() != before:  # what others hold, a global perhaps
+            if undo.moved() != before:  # changed outside of the optimizer, a global perhaps
                 raise
             name = type(optimizer).__name__
             why = f"{name}.step() hands a number to code that takes no moving one: {error}"
             recorder.give_up(why, passing=True)
         finally:
             undo.trial = None
-            vars(trial).clear()  # numbers that move lie in its copies
+            vars(trial).clear()  # its copies hold symbolic numbers
         return original(*args, **kwargs)
 
-    # A scheduler that is made meanwhile wraps what it finds, for good.
+    # A scheduler made meanwhile wraps the patched method for good.
     vars(step)["__func__"] = getattr(original, "__func__", original)
     return step
