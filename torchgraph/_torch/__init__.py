@@ -115,11 +115,11 @@ def fakes_unheard() -> Iterator[None]:
     Their own fake modes are heard, on other threads too.
     """
     before = getattr(_fakes, "unheard", False)
-    _fakes.unheard = True
+    _fakes.unobserved = True
     try:
         yield
     finally:
-        _fakes.unheard = before
+        _fakes.unobserved = before
 
 
 def fake_mode() -> FakeTensorMode:

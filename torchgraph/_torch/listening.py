@@ -34,7 +34,7 @@ def _kernels() -> list[torch.library.Library]:
     own = torch.library.Library("aten", "IMPL")
     for op in WHOLE:
         own.impl(op, functools.partial(_whole, op), "AutogradCPU")
-    if not hears_subclasses():
+    if not intercepts_subclasses():
         for name in torch._C._dispatch_get_all_op_names():
             if name.startswith("aten::"):
                 own.impl(name, functools.partial(_named, name), "Fake")
@@ -67,7 +67,7 @@ class _Other(torch.Tensor):
         return None
 
 
-def hears_subclasses() -> bool:
+def intercepts_subclasses() -> bool:
     """False where torch reports ops on tensor subclasses to Python kernels by name only."""
     probe = torch.Tensor._make_wrapper_subclass(_Other, (0,))
     with _heard_by(lambda op, args, kwargs: torch.empty(0)):

@@ -151,7 +151,7 @@ class Left(NamedTuple):
     returned: Any
     moved: frozenset[str]
     """Tensors of optimizers that schedulers write."""
-    came: CollectiveLog
+    collectives: CollectiveLog
     """What its collectives gave."""
     extra: Sequence[torch.Tensor] | None = None
     """What a program returns besides; None: what lies in its places tells."""
@@ -209,7 +209,7 @@ def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
     copy, after = run.copy, TorchRandomState(gpus)
     start.random.put_back()
     try:
-        with _asking_nobody(captured.program, left.came):
+        with _asking_nobody(captured.program, left.collectives):
             tensors = run.replay.results(run.given)
         left_random = TorchRandomState(gpus)
     finally:
@@ -224,7 +224,7 @@ def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
     results = _results((left.returned, returned), call, copy)
     besides = _besides(captured.side_effects, left, tensors, (call, run.given))
     states = _pairs(replay, run.leaves, run.own, run.extended, left.moved)
-    sent = left.came.compared
+    sent = left.collectives.compared
     pairs = [(name, *map(_here, pair)) for name, *pair in (*sent, *results, *besides, *states)]
     update = Update() if exact else Update.of(pairs, before)
     for name, expected, got in pairs:
@@ -273,9 +273,9 @@ def asks_once(program: Program) -> bool:
     )
 
 
-def _asking_nobody(program: Program, came: CollectiveLog) -> AbstractContextManager[None]:
+def _asking_nobody(program: Program, collectives: CollectiveLog) -> AbstractContextManager[None]:
     """In the block, collectives give what they gave in eager: other ranks may be elsewhere."""
-    return came.replaying() if came and asks_once(program) else nullcontext()
+    return collectives.replaying() if collectives and asks_once(program) else nullcontext()
 
 
 def as_eager(replay: Replay, options: Options) -> Replay:

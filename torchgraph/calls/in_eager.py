@@ -16,7 +16,7 @@ from ..live.scaler import Scaling
 from ..live.step import Step
 from ..options.options import Options
 from ..reasons import Because, Reason
-from ..record.compare.outcome import what_came
+from ..record.compare.outcome import returned_as
 from ..record.history import with_history
 from ..record.results import apart
 from ..record.side_effects.entry_state import gradient_of
@@ -122,11 +122,11 @@ def bare_results(
         others: what no result may lie in the memory of, besides states and gradients.
         ends: as for `run_bare`.
     """
-    came = what_came(given, contents)
-    returned = came.forget()
-    came.ended = with_history(returned) if ends else ()
+    returned_tree = returned_as(given, contents)
+    returned = returned_tree.forget()
+    returned_tree.ended = with_history(returned) if ends else ()
     states = [leaf.value for _, leaf in step.tensors()]
     gradients = [found for state in states if (found := gradient_of(state)) is not None]
     owned = list(filter(has_strides, (*others, *states, *gradients)))
     tensors = apart(returned, None, owned, lambda tensor: False)
-    return came.made_first(tensors, contents), came
+    return returned_tree.made_first(tensors, contents), returned_tree

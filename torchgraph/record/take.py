@@ -26,7 +26,7 @@ from ..structure import Contents
 from .ambient.ambient_state import AmbientState
 from .amp import Autocast
 from .chains.touched import Met
-from .compare.outcome import Outcome, loss_of, read_of_states, what_came
+from .compare.outcome import Outcome, loss_of, read_of_states, returned_as
 from .gradients import Gradients, kept, with_gradient
 from .history import with_history
 from .inputs import Inputs
@@ -168,8 +168,10 @@ class _Taking:
         with ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             others = (t for t in self._call.tensors if id(t) not in self._step.index)
-            undo, unheard = self._recorder.undo, not (self.observed or self.own_update)
-            back = taken_back(self._step, undo, self._attributes, self.own_update.may_undo, unheard)
+            undo, unobserved = self._recorder.undo, not (self.observed or self.own_update)
+            back = taken_back(
+                self._step, undo, self._attributes, self.own_update.may_undo, unobserved
+            )
             with back, ExitStack() as inner:
                 if not self.own_update:
                     inner.enter_context(self._contents.kept(only_raised=True))
@@ -190,7 +192,7 @@ class _Taking:
         with self._engine():
             with self._listening(), self._asks():
                 self._step.replicas.spread()
-                self._produced = what_came(self._run_build(self._batches[0]), self._whole)
+                self._produced = returned_as(self._run_build(self._batches[0]), self._whole)
                 self._escapes.refuse_texts(self._produced)
                 self.own_update.refuse_escaped(self._produced.tensors)
                 self._gradients.check_assigned()
@@ -201,7 +203,7 @@ class _Taking:
             observed, self.observed = self.observed, False
             for batch in self._batches[1:]:
                 with self._guarded():
-                    produced = what_came(self._build(*batch.args, **batch.kwargs), None)
+                    produced = returned_as(self._build(*batch.args, **batch.kwargs), None)
                     self._more.append(self._apart(produced.forget()))
             self.observed = observed
         return found

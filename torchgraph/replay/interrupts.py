@@ -56,7 +56,7 @@ class SignalsWait:
         self._thread = 0
         self._held: dict[int, Callable[[int, FrameType | None], object]] = {}
         """The user's handlers."""
-        self._came: list[int] = []
+        self._pending: list[int] = []
         """The signals whose handlers wait."""
         self._since = 0.0
         self._poked = False
@@ -67,7 +67,7 @@ class SignalsWait:
     @property
     def interrupted(self) -> bool:
         """True while Ctrl-C waits for the end of the block. A child that ends is no interrupt."""
-        return int(signal.SIGINT) in self._came
+        return int(signal.SIGINT) in self._pending
 
     def __enter__(self) -> None:
         here = threading.get_ident()
@@ -92,14 +92,14 @@ class SignalsWait:
             self._put_back()
         finally:
             self._depth = 0
-            if self._came:
+            if self._pending:
                 self._run(sys._getframe(1))
 
     def renew(self) -> bool:
         """In a forked process leave the block of a thread that is not in it; False: it is here."""
         if self._depth and self._thread == threading.get_ident():
             return False
-        self._came, self._lock, self.open = [], threading.Lock(), False
+        self._pending, self._lock, self.open = [], threading.Lock(), False
         try:
             self._put_back()
         finally:
@@ -121,7 +121,7 @@ class SignalsWait:
         return getattr(handler, "__self__", None) is self
 
     def _put_back(self) -> None:
-        if self._came:
+        if self._pending:
             with self._lock:
                 self._since = 0.0  # no signal is sent again from here on
         for number, handler in tuple(self._held.items()):
@@ -131,7 +131,7 @@ class SignalsWait:
 
     def _run(self, frame: FrameType) -> None:
         """Run the handlers that have waited, also after one that raises."""
-        number = self._came.pop(0)
+        number = self._pending.pop(0)
         try:
             handler = _handler(number)
             if callable(handler):
@@ -139,7 +139,7 @@ class SignalsWait:
             elif handler == signal.SIG_DFL:
                 signal.raise_signal(number)
         finally:
-            if self._came:
+            if self._pending:
                 self._run(frame)
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
@@ -147,18 +147,18 @@ class SignalsWait:
             self._held[number](number, frame)
             return
         poked, self._poked = self._poked, False
-        late = bool(self._came) and time.monotonic() - self._since > _INSISTS
-        again = self._gives_in and number in self._came and (not poked or late)
+        late = bool(self._pending) and time.monotonic() - self._since > _INSISTS
+        again = self._gives_in and number in self._pending and (not poked or late)
         if (self.open or again) and runs_users_code(frame):
-            if number in self._came:
-                self._came.remove(number)
+            if number in self._pending:
+                self._pending.remove(number)
             self._held[number](number, frame)
             return
-        if not self._came:
+        if not self._pending:
             self._since = time.monotonic()
             self._remind_later()
-        if number not in self._came:
-            self._came.append(number)
+        if number not in self._pending:
+            self._pending.append(number)
 
     def _remind_later(self) -> None:
         # No `threading.Thread`: what a handler interrupts may hold the locks that it takes.
@@ -173,9 +173,9 @@ class SignalsWait:
             time.sleep(_REMINDS)
             waits = time.monotonic() - since
             with self._lock:
-                if not (self._depth and self._came) or self._since != since:
+                if not (self._depth and self._pending) or self._since != since:
                     return
-                first = self._came[0]
+                first = self._pending[0]
                 if pokes and (self.open or (self._gives_in and waits > _INSISTS)):
                     self._poked = True
                     signal.pthread_kill(main, first)

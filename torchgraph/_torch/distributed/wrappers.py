@@ -46,13 +46,13 @@ def layouts_found_unheard() -> Iterator[None]:
             cls = module.ShardingPropagator
             original: Callable[..., object] = cls.propagate_op_sharding_non_cached
 
-            def unheard(self: object, schema: Any, *args: object) -> object:
+            def unobserved(self: object, schema: Any, *args: object) -> object:
                 numbers = ("args_schema", "kwargs_schema")
                 plain = {name: _plain(getattr(schema, name)) for name in numbers}
                 with not_listening():
                     return original(self, dataclasses.replace(schema, **plain), *args)
 
-            patched = mock.patch.object(cls, "propagate_op_sharding_non_cached", unheard)
+            patched = mock.patch.object(cls, "propagate_op_sharding_non_cached", unobserved)
             stack.enter_context(patched)
         yield
 

@@ -99,7 +99,7 @@ class Together:
         """The ranks of the groups that this one was seen to meet."""
         self._all_in_eager = False
         """True from when that is decided to the end of the call."""
-        self._lesson = False
+        self._recording = False
         """True while the ranks have not said whether they confirm something."""
         self._stay = False
         """True where the ranks have found that all have to stay on aten."""
@@ -125,7 +125,7 @@ class Together:
         """One call of the Graph."""
         if not self.takes_part and (ranks := ranks_of_stages(self._options())):
             self._joins(ranks)
-        self._all_in_eager = self._lesson = False
+        self._all_in_eager = self._recording = False
         here = presence()
         self._calls += 1
         with here.inside(), ExitStack() as stack:
@@ -188,11 +188,11 @@ class Together:
             return
         if outcome is not None:
             self._joins(met_by(outcome.tape))
-        self._lesson = self.takes_part
+        self._recording = self.takes_part
         with presence().takes_long("makes a program"):
             yield
-        if self._lesson:
-            self._lesson = False
+        if self._recording:
+            self._recording = False
             self._settled(Action.NOTHING)
 
     def confirms(self, replay: Replay) -> bool:
@@ -200,9 +200,9 @@ class Together:
 
         Raises: RanksDiffer, RankLost, RankAbsent.
         """
-        if not self._lesson:
+        if not self._recording:
             return True
-        self._lesson = False
+        self._recording = False
         return self._settled(Action.CONFIRM, "", replay, self._numbers_of(replay))
 
     def explain(self, error: Exception) -> None:

@@ -133,7 +133,7 @@ class SpotChecking(DryRuns):
                     self._spot_checks.note = "the step was skipped"
             finally:  # whatever comes of that, Ctrl-C or a warning that is an error
                 if ran.left is not None:
-                    ran.left.came.clear()
+                    ran.left.collectives.clear()
                 self._progress.count(replay.serves)
                 if self._optimizers:  # only now: a rate may lie in a tensor that is compared
                     self._schedulers.step(lambda: ran.loss, list(ran.stepped))

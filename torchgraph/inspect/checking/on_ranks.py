@@ -122,8 +122,8 @@ class _Rank:
         begins = _weights(graph)
         calls: list[Call] = [graph._inputs.bind(tuple(batch), {}) for batch in batches]
         outcome = graph._dry_outcome(calls[0])
-        first = {} if outcome.settled else first_values(outcome)
-        known = outcome if outcome.settled else predicted(outcome)
+        first = {} if outcome.stable else first_values(outcome)
+        known = outcome if outcome.stable else predicted(outcome)
         if known is None:
             raise NotSupported(
                 "The first step makes states that are not zeros, of gradients that were not "

@@ -292,7 +292,7 @@ def loss_of(losses: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> int 
     return next((n for n, tensor in enumerate(own) if id(tensor) in known), None)
 
 
-def what_came(returned: object, contents: Contents | None) -> Returned:
+def returned_as(returned: object, contents: Contents | None) -> Returned:
     """The structure of `build`'s return value and its changes to arguments.
 
     Raises UnsupportedOutput.

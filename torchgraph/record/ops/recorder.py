@@ -76,7 +76,7 @@ class Recorder:
     def active(self) -> Iterator[None]:
         """Intercept the ops of the block. Raises again what the user's ``except`` swallowed."""
         layouts = wrappers.layouts_found_unheard()
-        observed = self._caught.observed(self._hear, self.give_up)
+        observed = self._caught.observed(self._intercept, self.give_up)
         with self.draws.active(), layouts, observed, collectives.communication_noted():
             yield
         if self._raised is not None:
@@ -108,19 +108,19 @@ class Recorder:
         self.gave_up = self.gave_up or why
         self.draws.give_up()
 
-    def _hear(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    def _intercept(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if any_wrapper(args, kwargs):
             return self._wrapped.call(op, args, kwargs)
         args, kwargs = self._wrapped.with_numbers(op, args, kwargs)
         if self.gave_up:
             return self.unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
-            return self._hear_special(op, args, kwargs)
+            return self._intercept_special(op, args, kwargs)
         if self.check is not None:
             self.check((args, kwargs))
         return self.run(op, args, kwargs)
 
-    def _hear_special(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    def _intercept_special(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if op.namespace == "c10d":
             return communicate(self, op, args, kwargs)
         if op.namespace == "profiler" or op.namespace == "prim" or wrappers.promises(op):
@@ -133,9 +133,9 @@ class Recorder:
             if own_generators(op, args, kwargs):
                 self.refuse(refusals.of_own_generator(self._trail.here(), op))
                 return self.unwritten(op, args, kwargs)
-        return self._hear_whole(op, args, kwargs)
+        return self._intercept_whole(op, args, kwargs)
 
-    def _hear_whole(self, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> object:
+    def _intercept_whole(self, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> object:
         if (parts := in_parts(op, args, kwargs, self.memory.find)) is not None:
             kwargs.pop("generator", None)
             return parts(*args, **kwargs)

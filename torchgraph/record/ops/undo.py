@@ -79,14 +79,14 @@ def taken_back(
     undo: Undo,
     attributes: AttributeWatch,
     applies: Callable[[BaseException], bool],
-    unheard: bool,
+    unobserved: bool,
 ) -> Iterator[None]:
     """Undo the step when the block raises an error that ``applies``.
 
-    Tensors, gradients, attributes and generators; of a step that is ``unheard`` the buffers alone
+    Tensors, gradients, attributes and generators; of a step that is ``unobserved`` only buffers
     may be written.
     """
-    undo.keep_buffers(step.leaves if unheard else ())
+    undo.keep_buffers(step.leaves if unobserved else ())
     random = RandomState()
     held: list[tuple[Any, dict[str, object]]] = [
         (holder, dict(holder)) for module in step.modules.values() for holder in state_of(module)

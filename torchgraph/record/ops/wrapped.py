@@ -11,7 +11,7 @@ from typing import Any
 
 from ..._torch import OpOverload
 from ..._torch.distributed.wrappers import any_wrapper as any_wrapper, through
-from ..._torch.listening import hears_subclasses, not_listening
+from ..._torch.listening import intercepts_subclasses, not_listening
 from ..tape import number
 from ..tape.tape import Args, Kwargs
 
@@ -27,7 +27,7 @@ class Wrapped:
     def call(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         """Run ``op`` by the class of its arguments, whose inner ops are intercepted."""
         plain = number.bare_args(args), number.bare_kwargs(kwargs)
-        if not hears_subclasses():
+        if not intercepts_subclasses():
             self._give_up("This version of torch does not tell what DTensor makes of an op")
             with not_listening():
                 return op(*plain[0], **plain[1])

@@ -94,13 +94,13 @@ class _Following:
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> _Following:
         try:
-            self._hear(frame, event, arg)
+            self._on_event(frame, event, arg)
         except Exception as error:  # whatever it is, the user's line has not raised it
             if not self._frames.keeps(error):
                 raise
         return self
 
-    def _hear(self, frame: FrameType, event: str, arg: Any) -> None:
+    def _on_event(self, frame: FrameType, event: str, arg: Any) -> None:
         frames = self._frames
         if event == "exception":
             frames.raised.add((arg[0], frame.f_code, frame.f_lineno))

@@ -23,7 +23,7 @@ from ...live.step import Leaf
 from .entry_state import Bounded, Filled, HaveGradients, Keyed, Pair, Shares, ValueAtEntry
 from .trees import Filling, constant, freeze
 
-_LESSONS = 4
+_ATTEMPTS = 4
 """Limit of the compiled checks made for new tensor layouts."""
 
 
@@ -232,7 +232,7 @@ class _Apart:
 
     def __init__(self) -> None:
         self._like: Starts | None = None
-        self._lessons = 0
+        self._attempts = 0
 
     def starts(self, tensors: Sequence[object]) -> tuple[int, ...] | None:
         """The addresses of the tensors; None unless their layouts are cached, and none overlap."""
@@ -240,8 +240,8 @@ class _Apart:
 
     def learn(self, tensors: Sequence[torch.Tensor]) -> None:
         """Cache a check for these layouts, a few times at most."""
-        if self._lessons < _LESSONS:
-            self._lessons += 1
+        if self._attempts < _ATTEMPTS:
+            self._attempts += 1
             self._like = starts_apart_of_like(tuple(tensors))
 
 

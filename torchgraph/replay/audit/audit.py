@@ -178,7 +178,7 @@ class Audit:
             executable = replace(executable, update=_Observer(executable.update, observed))
         observed.begin()
         try:
-            with observed.came.recording() if self._communicates else nullcontext():
+            with observed.collectives.recording() if self._communicates else nullcontext():
                 results: tuple[object, ...] = executable.function(values)
             return results
         finally:

@@ -60,7 +60,7 @@ class Observed:
         self._runs: dict[int, list[dict[str, torch.Tensor]]] = {}
         self._seen: dict[Region, int] = {}
         self._failure: Exception | None = None
-        self.came = CollectiveLog()
+        self.collectives = CollectiveLog()
         """What its collectives gave."""
 
     def begin(self) -> None:
@@ -141,7 +141,7 @@ class Reference:
         self, values: Sequence[object], look: Look, shaker: Moves | None = None
     ) -> Iterable[StepOutput]:
         """Each output of the step, its value, and its node where there is one."""
-        self._observed.came.rewind()
+        self._observed.collectives.rewind()
         if len(self._parts) == 1:
             return _ends(self._program, self._follow(0, 0, values, look, shaker))
         return self._micro_batches(list(values), look, shaker)
@@ -195,7 +195,7 @@ class Reference:
         def told(node: fx.Node, value: object) -> None:
             look((part, run, node.name), node, value)
 
-        follower = _Follower(self._parts[part], given, told, shaker, self._observed.came)
+        follower = _Follower(self._parts[part], given, told, shaker, self._observed.collectives)
         results: Sequence[object] = follower.run(*values, enable_io_processing=False)
         return results
 
@@ -213,18 +213,18 @@ class _Follower(fx.Interpreter):
         given: Given,
         look: Callable[[fx.Node, object], None],
         shaker: Moves | None,
-        came: CollectiveLog,
+        collectives: CollectiveLog,
     ) -> None:
         super().__init__(program.gm)
-        self._came = came
+        self._collectives = collectives
         self._given = given
         self._look = look
         self._shaker = shaker
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Collectives give what they gave the compiled step: other ranks are asked once."""
-        if self._came and effects.of_target(target).communicates:
-            return self._came.replay_next(target, args)
+        if self._collectives and effects.of_target(target).communicates:
+            return self._collectives.replay_next(target, args)
         return super().call_function(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> object:
