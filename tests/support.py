@@ -217,6 +217,11 @@ def thinned(cases: Iterable[Any], *, keep: Collection[Any]) -> list[Any]:
     return [one if one in keep else pytest.param(one, marks=pytest.mark.slow) for one in cases]
 
 
+def thinned_rows(rows: Iterable[tuple[Any, ...]], keep: Callable[..., bool]) -> list[Any]:
+    """Rows of several parameters, of which those that ``keep`` is false for are slow."""
+    return [row if keep(*row) else pytest.param(*row, marks=pytest.mark.slow) for row in rows]
+
+
 def by_name(value: Any) -> str:
     """An id for a parameter: never an address, which differs from run to run."""
     shown = str(value)

@@ -39,6 +39,7 @@ from benchmarks.table_cases import ENTRIES
 from benchmarks.timing import Clock, Spread, alternate
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("small_heap")  # a collection comes before each round
 
 
 def written(directory: Path) -> dict[str, Any]:

@@ -34,11 +34,12 @@ def run(
     """
     with tempfile.TemporaryDirectory() as folder:
         context = _context(backend)
+        environment = dict(os.environ)  # noqa: TID251 - for a child
         pipes = [context.Pipe(duplex=False) for _ in range(world)]
         ranks = [
             context.Process(
                 target=_rank,
-                args=(function, rank, world, folder, backend, pipe[1], dict(os.environ), args),
+                args=(function, rank, world, folder, backend, pipe[1], environment, args),
             )
             for rank, pipe in enumerate(pipes)
         ]
@@ -92,9 +93,9 @@ def _rank(
     environment: dict[str, str],
     args: tuple[Any, ...],
 ) -> None:
-    os.environ.update(environment)  # the process that forks has the one of its own start
-    for name in os.environ.keys() - environment:
-        del os.environ[name]
+    here = os.environ  # noqa: TID251 - what forks this process has the one of its own start
+    here.clear()
+    here.update(environment)
     torch.set_num_threads(1)
     try:
         if backend == "nccl":

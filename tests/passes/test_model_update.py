@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn, optim
@@ -71,8 +73,13 @@ def reasons(graph: tg.Graph) -> set[str]:
 # --- match and parity ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [Mlp, TallMatrices])
-@pytest.mark.parametrize("name", RULED)
+@pytest.mark.parametrize(
+    ("name", "model"),
+    support.thinned_rows(
+        itertools.product(RULED, [Mlp, TallMatrices]),
+        lambda name, model: model is Mlp or name == "AdamW",
+    ),
+)
 def test_the_default_branch_within_rounding(name, model):
     late = name.startswith("SGD") and name not in SLOTLESS  # its first momentum is a gradient
     with counters.expect(captures=1, replays=3 if late else 4):

@@ -15,10 +15,10 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.parity.models import Mlp, batches
-from tests.support import confirm
+from tests.support import confirm, thinned
 from torchgraph.testing import counters
 
-pytestmark = pytest.mark.usefixtures("without_looks")
+pytestmark = pytest.mark.usefixtures("without_looks", "small_heap")
 
 FIRST, STEPS = 300, 1000
 ALLOWED = 24 * STEPS
@@ -72,7 +72,7 @@ def test_on_aten():
     check(trained())
 
 
-@pytest.mark.parametrize("ring", [None, 2])
+@pytest.mark.parametrize("ring", thinned([None, 2], keep=[2]))
 def test_replayed(recording, ring):
     graph = trained()
     graph.config.set_outputs_buffer_size(ring)
