@@ -25,16 +25,16 @@ _NOTHING = ((), ())
 
 
 class Call(NamedTuple):
-    """One call: its tensors, and the key that tells which programs can serve it."""
+    """One call: its tensors, and the key of the programs that can serve it."""
 
     tensors: list[torch.Tensor]
     key: tuple[object, ...]
     args: tuple[object, ...]
     kwargs: dict[str, object]
     memory: Sequence[int] = ()
-    """Where the storage of each tensor starts."""
+    """The start address of each tensor's storage."""
     apart: str = ""
-    """What it carries that no program takes, and so runs in eager; empty: nothing."""
+    """The argument for which the call runs in eager, as no program takes it; empty: none."""
     unbound: tuple[tuple[object, ...], dict[str, object]] | None = None
     """Arguments that `build` is to be given as they are: they cannot be bound."""
     contents: Contents | None = None
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     """True where its tensors are known to be plain ones, none of which shares memory."""
 
     def noted(self) -> Call:
-        """The call, with what its arguments hold now."""
+        """The call, with the current contents of its arguments."""
         if self.contents is not None:
             return self
         return self._replace(contents=Contents(self.args, self.kwargs))
@@ -66,7 +66,7 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unbound(args: tuple[object, ...], kwargs: dict[str, object], why: str) -> Call:
-    """A call of which nothing is known; all such calls, for one reason, are alike."""
+    """A call whose arguments cannot be bound; all with one reason have one key."""
     return Call([], (unbound, why), (), {}, unbound=(args, kwargs))
 
 
