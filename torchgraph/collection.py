@@ -26,7 +26,7 @@ class _Pauses:
         self._open: Counter[int] = Counter()
         """By thread."""
         self._enabled = False
-        """What the first of those that are open found."""
+        """True where collection was enabled when the first open block began."""
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -38,7 +38,7 @@ class _Pauses:
             gc.enable()
 
     def begin(self) -> None:
-        """One more, in this thread."""
+        """Begin a block in this thread."""
         with self._lock:
             if not self._open:
                 self._enabled = gc.isenabled()
@@ -46,7 +46,7 @@ class _Pauses:
             gc.disable()
 
     def end(self, *, collects: bool) -> None:
-        """One is over; the last one collects what is young, if asked to."""
+        """End a block of this thread; the last one collects young objects if it ``collects``."""
         here = threading.get_ident()
         with self._lock:
             self._open[here] -= 1

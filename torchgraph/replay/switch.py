@@ -3,8 +3,8 @@
 It is fixed so that two runs of a script give the same numbers, whatever the compiler's speed and
 the disk cache; late enough that no call waits for the compiler: see `lower.cost`. The code is
 compiled in another process, beside the last calls before the switch; a Graph that is called less
-often compiles nothing. Where the switch is near, that process stands still while a short step runs: the
-step's threads wait for each other, and would wait for a core that compiles.
+often compiles nothing. Where the switch is near, that process stands still while a short step runs:
+the step's threads wait for each other, and would wait for a core that compiles.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def reduced_by(replay: Replay) -> dict[str, list[tuple[list[int], list[int]]]]:
 
 
 def kind_of(replay: Replay) -> str:
-    """A hash of what the program was made for.
+    """A hash of the assumptions of a program.
 
     Shapes of what goes in, values that Python looked at, arguments that are no tensors, and which
     part of tensor-parallel parameters this rank has: ops on a part may name where it begins.
@@ -189,7 +189,7 @@ def kind_of(replay: Replay) -> str:
 
 
 def _places(layout: Any, averaged: Container[str]) -> Iterator[tuple[str, int]]:
-    """Where this rank is in the dimensions of a mesh along which a tensor is cut.
+    """The coordinates of this rank in the dimensions of a mesh along which a tensor is cut.
 
     ``averaged``: the groups over which gradients are: parameters in parts are gathered there.
     """

@@ -1,4 +1,4 @@
-"""Whether a program runs as a CUDA Graph, and what all of those of one Graph share."""
+"""The choice of programs to run as CUDA Graphs, and the state that those of a Graph share."""
 
 from __future__ import annotations
 
