@@ -114,7 +114,7 @@ def weakly(
 
 
 def afresh(error: _Error) -> _Error:
-    """The same error once more: to be raised from a variable, or to be kept.
+    """A copy of an error without its frames: to be raised from a variable, or to be kept.
 
     An error holds the frames that it went through. One that lies in a variable of such a frame, or
     of its ``self``, holds itself, and with it all of the step, until the next collection.

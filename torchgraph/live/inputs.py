@@ -38,7 +38,7 @@ class Call(NamedTuple):
     unbound: tuple[tuple[object, ...], dict[str, object]] | None = None
     """Arguments that `build` is to be given as they are: they cannot be bound."""
     contents: Contents | None = None
-    """What the arguments held before the step, if that was noted: the step may change them."""
+    """The contents of the arguments before the step, which may change them; None if not noted."""
     disjoint: bool = False
     """True where its tensors are known to be plain ones, none of which shares memory."""
 
@@ -104,7 +104,7 @@ class Inputs:
         self._tree: object = None
         self._tree_starts: Starts | None = None
         self._tree_key: tuple[object, ...] = ()
-        """The same, of calls with other things than plain tensors."""
+        """The key of calls with other arguments than plain tensors."""
 
     def arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, object], filled: str = ""
@@ -234,7 +234,7 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 _attributes: Callable[[torch.Tensor], dict[str, object]] = vars(torch.Tensor)["__dict__"].__get__
-"""What a tensor was given by name: ``x.mask``."""
+"""The attributes set on a tensor, such as ``x.mask``."""
 
 
 def _own_of(tensor: torch.Tensor) -> list[tuple[str, object]]:

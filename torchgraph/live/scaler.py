@@ -71,7 +71,7 @@ class Scaling:
     def unscale(
         self, number: int, optimizer: torch.optim.Optimizer, *, explicit: bool = False
     ) -> None:
-        """What ``scaler.unscale_(optimizer)`` does, once a step.
+        """Do as ``scaler.unscale_(optimizer)``, once a step.
 
         ``explicit``: eager would call it, since something happens to the gradients before the step.
 

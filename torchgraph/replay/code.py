@@ -16,12 +16,12 @@ class Times:
     by_node: Mapping[str, float] = field(default_factory=dict)
     """By the names of the program's nodes."""
     besides: Mapping[tuple[str, Phase], float] = field(default_factory=dict)
-    """That of nodes which lowering made, by module and phase."""
+    """Seconds of nodes that lowering made, by module and phase."""
 
     def keep(
         self, by_node: Mapping[str, float], besides: Mapping[tuple[str, Phase], float]
     ) -> None:
-        """These take the place of those before."""
+        """Replace the times of the profile before."""
         self.by_node, self.besides = by_node, besides
 
 

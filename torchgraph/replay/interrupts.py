@@ -16,14 +16,14 @@ from types import FrameType
 from ..lines import runs_users_code
 
 CUT_SHORT = "it was cut short"
-"""What became of a step that an exception from outside has left half done."""
+"""The text for a step that an exception from outside left half done."""
 _NAMES = (
     *("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"),
     *("SIGXCPU", "SIGVTALRM", "SIGCHLD"),
 )
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
-"""Those whose handlers raise in practice: Ctrl-C, a scheduler's notice, a timeout, a limit, and
-that a DataLoader has lost a worker."""
+"""The signals whose handlers raise in practice: Ctrl-C, a scheduler's notice, a timeout, a limit,
+and that a DataLoader has lost a worker."""
 _handler = _signal.getsignal  # the public ones spend 3 us on an enum
 _set_handler = _signal.signal
 _can_poke = hasattr(signal, "pthread_kill")

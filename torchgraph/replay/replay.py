@@ -272,7 +272,7 @@ class Replay:
         return True
 
     def over(self, captured: Captured, *, audited: bool = False) -> Replay:
-        """The same program bound to other objects, without a CUDA Graph; compared if ``audited``"""
+        """A Replay of this program over other objects, op by op; compared if ``audited``."""
         heuristic = self.cudnn_heuristic  # of which the program itself has warned
         options = replace(self.options, cuda_graph="off", cudnn_heuristic=heuristic)
         code = Code(self.program, op_by_op(self.executable, self.program))

@@ -1,4 +1,4 @@
-"""What one Graph does with the same Graph on other ranks, call by call.
+"""Agreement of one Graph with the same Graph on other ranks, call by call.
 
 Before each call the ranks say what they are about to do. All the same: they do it. All have a
 program, of other inputs, and meet in the same collectives: each runs its own. Else all run the call

@@ -214,7 +214,7 @@ class SpotChecking(DryRuns):
         return None if differs is None else Wrong(str(differs), differs.where, compiled=True)
 
     def _reference(self, replay: Replay) -> Replay:
-        """What has to give what eager gives, of a program that may run Inductor's code."""
+        """The `aten` version of a program, which has to match eager."""
         options = self.config.options
         found = as_eager(replay, options)
         if found is not replay or replay.inductor_since is None:

@@ -17,7 +17,7 @@ Group = Mapping[str, Any]
 
 _OF_A_GRAPH = {"lr_scale", "clip_grad_max_norm", "clip_grad_norm_type"}
 _OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
-"""What no optimizer has by default; a norm may be infinite, a learning rate may not."""
+"""Settings that no optimizer has by default; a norm may be infinite, a rate may not."""
 
 
 def optimizer_problems(

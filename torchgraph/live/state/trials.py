@@ -1,4 +1,4 @@
-"""What an optimizer is known to do with its settings and slots: it is asked, on a few numbers."""
+"""Trials of optimizers: steps on a few numbers, which show the slots that a class makes."""
 
 from __future__ import annotations
 

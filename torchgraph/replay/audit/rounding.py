@@ -134,7 +134,7 @@ def _between(left: torch.Tensor, right: torch.Tensor) -> Gap:
 
 
 def first_tolerance(value: object, mixed: bool) -> Gap:
-    """What may differ without a closer look. ``mixed``: it may depend on compiled comparisons."""
+    """The difference allowed without runs with noise. ``mixed``: compiled comparisons count."""
     if isinstance(value, torch.Tensor) and value.numel():
         if value.is_floating_point() or value.is_complex():
             return Gap(TIGHT * torch.finfo(value.dtype).eps * _scale(value))
