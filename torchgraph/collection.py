@@ -26,7 +26,7 @@ class _Pauses:
         self._open: Counter[int] = Counter()
         """By thread."""
         self._enabled = False
-        """Whether the collector was on when the first open block began."""
+        """True where collection was enabled when the first open block began."""
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -38,7 +38,7 @@ class _Pauses:
             gc.enable()
 
     def begin(self) -> None:
-        """Begin one more pause in this thread."""
+        """Begin a block in this thread."""
         with self._lock:
             if not self._open:
                 self._enabled = gc.isenabled()
@@ -46,7 +46,7 @@ class _Pauses:
             gc.disable()
 
     def end(self, *, collects: bool) -> None:
-        """End a pause; the last one collects the young generation if asked to."""
+        """End a block of this thread; the last one collects young objects if it ``collects``."""
         here = threading.get_ident()
         with self._lock:
             self._open[here] -= 1
@@ -114,7 +114,7 @@ def weakly(
 
 
 def afresh(error: _Error) -> _Error:
-    """A fresh copy of the error: to be raised from a variable, or to be kept.
+    """A copy of an error without its frames: to be raised from a variable, or to be kept.
 
     An error holds the frames that it went through. One that lies in a variable of such a frame, or
     of its ``self``, holds itself, and with it all of the step, until the next collection.

@@ -311,7 +311,7 @@ class Graph(Bucketing, Shown):
     def _dry_run(
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
-        """The program for a call, the call, and what ``look`` finds out about both."""
+        """The program for a call, the call, and the result of ``look`` for both."""
         with self._call_lock.lock, self._signals, no_advice_taken(self.config.options):
             self._cache.bring_home()
             call = self._inputs.bind(args, kwargs)
@@ -373,7 +373,7 @@ class Graph(Bucketing, Shown):
 
 
 class _Traced(Graph):
-    """A Graph from `Graph.trace`. Its class, which only a collection frees, holds no function."""
+    """The result of `Graph.trace`. Its class, which only a collection frees, holds no function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         vars(self)["build"] = function
@@ -381,5 +381,5 @@ class _Traced(Graph):
 
 
 def _without_graph(path: object) -> str:
-    """The name of a block, or of its settings, whose Graph is gone."""
+    """The name of a block whose Graph was freed."""
     return f"({path} of a Graph that is gone)"

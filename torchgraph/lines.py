@@ -48,14 +48,14 @@ _BETWEEN = (
     *("torch/utils/_python_dispatch.py", "torch/library.py", "torch/_ops.py"),
     "torch/nn/modules/module.py",
 )
-"""Files of torch that stand between an op and what hears it, and around each call of a module."""
+"""Files of torch with frames between an op and its dispatch mode, or around a module call."""
 _LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn", "matplotlib")
 """Packages that compute or draw what a line of the user's gives them; none holds models."""
 
 
 @functools.cache
 def _root(package: str) -> str:
-    """The folder of a package; for a module without one, a text that no path begins with."""
+    """The folder prefix of a package; one that matches no path for a module without a folder."""
     folder, name = os.path.split(os.path.abspath(sys.modules[package].__file__ or ""))
     return folder + os.sep if name.startswith("__init__.") else "\0"
 
@@ -79,7 +79,7 @@ def observes_steps(filename: str) -> bool:
 
 @functools.cache
 def is_installed(filename: str) -> bool:
-    """True for a file of a package that pip has installed: nobody changes a line of it."""
+    """True for a file of a package that pip has installed, whose lines the user does not edit."""
     return filename.startswith(
         tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
     )
@@ -103,7 +103,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 class Depth(NamedTuple):
-    """The depth of the stack that a node keeps."""
+    """The part of the stack that a node keeps."""
 
     lines: int = 2
     libraries: bool = False
@@ -158,7 +158,7 @@ def in_subscript() -> bool:
 
 
 class Looker(NamedTuple):
-    """Library code that reads a value where no line of the user's does, and how to avoid that."""
+    """Code of torch that reads a value where no line of the user's does, and how to avoid it."""
 
     who: str
     fix: str
@@ -177,7 +177,7 @@ _BACKWARD = Looker(
 
 
 def looker() -> Looker | None:
-    """The library code that reads a value now; None for the user's code, or unknown code."""
+    """The known code of torch that is reading a value now; None for the user's or unknown code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (_is_users(frame) or _is_of_library(frame.f_code.co_filename)):
         frame = frame.f_back
@@ -192,7 +192,7 @@ _hearing: ContextVar[Callable[[str], None] | None] = ContextVar("_hearing", defa
 
 @contextlib.contextmanager
 def warnings_told(listener: Callable[[str], None]) -> Iterator[None]:
-    """In the block, ``listener`` is told of each warning of ours, besides what Python does."""
+    """In the block, ``listener`` is also called with each warning of torchgraph."""
     token = _hearing.set(listener)
     try:
         yield
@@ -231,7 +231,7 @@ _FRAMEWORKS = {
 
 
 def of_framework() -> str:
-    """The reference to docs on the framework that runs the step; empty for a loop of the user's."""
+    """A pointer to the docs of the framework that runs the step; empty for a user's loop."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = _FRAMEWORKS.get(str(frame.f_globals.get("__name__")).partition(".")[0])

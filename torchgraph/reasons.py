@@ -6,21 +6,21 @@ import enum
 
 
 class Reason(enum.Enum):
-    """A reason why no program serves a step. `docs/migrating.md` lists them."""
+    """A reason why a step has no program. `docs/migrating.md` lists them."""
 
     @property
     def title(self) -> str:
-        """In a few words."""
+        """A short name."""
         return self.value[0]
 
     @property
     def sentence(self) -> str:
-        """The explanation."""
+        """A sentence that explains it."""
         return self.value[1]
 
     @property
     def way_out(self) -> str:
-        """The remedy."""
+        """The advice."""
         return self.value[2]
 
     ARGUMENTS = (
@@ -104,7 +104,7 @@ class Reason(enum.Enum):
 
 
 class Because(str):
-    """The reason of one step in words, with the user's names and line."""
+    """The text of a reason for one step, with the user's names and line."""
 
     __slots__ = ("reason",)
     reason: Reason
@@ -117,5 +117,5 @@ class Because(str):
 
 
 def reason_of(why: str) -> Reason:
-    """The reason that words stand for; those of refusals have none of their own."""
+    """The `Reason` of a text; the general one for a plain string, as of a refusal."""
     return why.reason if isinstance(why, Because) else Reason.NO_PROGRAM

@@ -23,7 +23,7 @@ from .structure import Itself, parts_of_partial
 
 
 class _Steps(dict["StepFunction", "_MethodStep"], Itself):
-    """The bound steps of an object, by the function of its class; a copy of it has its own."""
+    """The steps of an object, by the function of its class; a copy of the object has its own."""
 
     _end: weakref.ref[Any] | None = None
 
@@ -166,7 +166,7 @@ class _MethodStep(StepFunction):
         pass  # it is bound to the object at each call
 
     def bound(self, owner: object) -> _Bound:
-        """The pair of step and owner; the same object as long as someone holds it."""
+        """The bound step of ``owner``; the same object as long as it is referenced."""
         found = None if self._bound is None else self._bound()
         if found is None:
             found = _Bound(self, owner)
@@ -183,9 +183,9 @@ class _MethodStep(StepFunction):
 
 
 class _Bound:
-    """The value of ``trainer.step``: a step bound to an object, as a bound method is.
+    """The value of ``trainer.step``: a step with its object, like a bound method.
 
-    All but that is the step's: attributes, class, equality.
+    Its attributes, class and equality are the step's.
     """
 
     __slots__ = ("__weakref__", "_torchgraph_owner", "_torchgraph_step")
@@ -221,7 +221,7 @@ class _Bound:
 
 
 def _function_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a bound method; other callables themselves."""
+    """The function of a bound method; another callable itself."""
     found: Callable[..., Any] = getattr(function, "__func__", function)
     return found
 

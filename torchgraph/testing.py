@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 _MORE = 8
-"""The passes over the batches before a step counts as one without a program."""
+"""Repetitions of the batches before a step counts as one without a program."""
 
 
 class Setup(NamedTuple):
     """One side of a parity test: fresh objects, equal on both sides."""
 
     model: nn.Module
-    """The trained model."""
+    """The module to train."""
     optimizer: Optimizer | None
     """None: the model is only evaluated."""
     loss: Callable[..., torch.Tensor]

@@ -1,4 +1,4 @@
-"""What one call does: record, confirm, replay or stay in eager.
+"""The life of one call: it is recorded, confirmed, replayed, or stays in eager.
 
 Touches: all rooms below; the state of one Graph.
 Never: an algorithm that has a room of its own.

@@ -1,4 +1,4 @@
-"""What `debug()` prints while a Graph is recorded and compiled."""
+"""The output of `debug()` while a Graph is recorded and compiled."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def program(stages: Stages, name: str, replay: Replay, tree: Callable[[], str]) 
 
 
 def budget(program: Program) -> None:
-    """Warn where activation checkpointing cannot keep as little as it was asked to."""
+    """Warn where activation checkpointing exceeds its memory budget."""
     for record in program.history:
         if record.name == "activation_checkpointing":
             for refusal in record.refusals:

@@ -88,7 +88,7 @@ class Compiling(Stepping):
         return replay
 
     def _in_stages(self, captured: Captured, program: Program, name: str) -> Code:
-        """What runs a program whose modules have pipeline stages."""
+        """The lowered code of a program whose modules have pipeline stages."""
         options, guard = self.config.options, captured.value_guard
         if self._schedulers.needs_loss and options.pipeline_outputs != "all":
             raise NotPipelined(

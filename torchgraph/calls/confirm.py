@@ -1,4 +1,4 @@
-"""Confirm: a program runs on copies of what a call started from, and must come to the same."""
+"""Confirmation: a program runs on copies of a call's start, and must give what eager gave."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NO_BATCH = Batch((), (), ())
 
 @dataclass
 class Start:
-    """What a call starts from: copies of all that a program may write, and the generators."""
+    """The state at a call's start: copies of all that a program may write, and random state."""
 
     tensors: dict[str, torch.Tensor]
     """By fqn; the paths of arguments too."""
@@ -48,9 +48,9 @@ class Start:
     numbers: dict[str, Any]
     random: TorchRandomState
     batch: Batch
-    """What told its arguments from others, where that counts."""
+    """The batch of the call, where confirmation needs another one."""
     places: dict[str, Any]
-    """What lay where programs take an argument from: gradients, tensors that are carried."""
+    """Values at the places that programs read as arguments: gradients, carried tensors."""
     others: OtherThreads
 
     @classmethod
@@ -103,19 +103,19 @@ class Start:
         return cls(tensors, free, numbers, TorchRandomState(gpus), batch, places, OtherThreads())
 
     def copied(self) -> Start:
-        """The same, of copies: a program that runs from here writes what it starts from."""
+        """A copy of this start: a program that runs from one writes its tensors."""
         tensors = {fqn: _copied(tensor) for fqn, tensor in self.tensors.items()}
         free = {key: _copied(tensor) for key, tensor in self.free.items()}
         return replace(self, tensors=tensors, free=free)
 
     def copy_of(self, leaf: Leaf) -> torch.Tensor | None:
-        """What ``leaf`` held; None where no program writes it, and for a number."""
+        """The copy of a leaf's value; None where no program writes it, and for a number."""
         if leaf.role is Role.FREE:
             return self.free.get(id(leaf.value))
         return self.tensors.get(leaf.fqn)
 
     def value_of(self, leaf: Leaf) -> Any:
-        """What ``leaf`` held: a copy, the number, or the tensor itself, which is not written."""
+        """A leaf's value at the start: a copy, the number, or a tensor that is not written."""
         copy = self.copy_of(leaf)
         return self.numbers.get(leaf.fqn, leaf.value) if copy is None else copy
 
@@ -133,12 +133,12 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _here(value: Any) -> Any:
-    """What is compared of a value: of a DTensor, what lies in this process."""
+    """The part of a value that is compared: of a DTensor, its local part."""
     return local(value) if isinstance(value, torch.Tensor) else value
 
 
 def blame(options: Options) -> str:
-    """Whose fault it is when a program does not compute what eager does."""
+    """The sentence of a message that names who is at fault when a program is wrong."""
     theirs = ", ".join(repr(one.name) for _, one in options.passes.inserted)
     if theirs:
         return f"It was rewritten by {theirs}: graph.check() names the pass at fault."
@@ -146,21 +146,21 @@ def blame(options: Options) -> str:
 
 
 class Left(NamedTuple):
-    """What eager has made of a call, besides the live states."""
+    """The results of a call in eager, besides the live states."""
 
     returned: Any
     moved: frozenset[str]
     """Tensors of optimizers that schedulers write."""
     collectives: CollectiveLog
-    """What its collectives gave."""
+    """The results of its collectives."""
     extra: Sequence[torch.Tensor] | None = None
-    """What a program returns besides; None: what lies in its places tells."""
+    """Further results of a program; None: they are compared in their places."""
     tree: Returned | None = None
-    """What it returned, without the tensors; None where that was compared before."""
+    """The structure that it returned; None where that was compared before."""
 
     @classmethod
     def of(cls, outcome: Outcome) -> Left:
-        """That of a call which was written down."""
+        """The results of a recorded call."""
         return cls(
             outcome.returned, outcome.side_effects.moved, outcome.tape.collectives, outcome.extra
         )
@@ -176,7 +176,7 @@ class _Run(NamedTuple):
     extended: Call
     """The call, with what the program takes from places."""
     copy: Call
-    """Its arguments alone."""
+    """The call without values from places."""
 
     @classmethod
     def of(cls, replay: Replay, start: Start, call: Call, *, audited: bool = False) -> _Run:
@@ -197,9 +197,9 @@ class _Run(NamedTuple):
 
 
 def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
-    """What comes out otherwise when the program of ``replay`` runs from ``start``; empty: nothing.
+    """The first difference of the program of ``replay``, run from ``start``; empty: none.
 
-    ``left``: what eager has made of the same call; the live states are as it left them.
+    ``left``: the results of the same call in eager, which also left the live states.
     """
     gpus = start.random.gpus  # whose kernels may add in any order
     exact = not gpus and all(record.exact for record in replay.program.history)
@@ -237,7 +237,7 @@ def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
 
 
 def miscompiled(replay: Replay, start: Start, call: Call) -> NotConfirmed | None:
-    """How Inductor's code and the `aten` program differ from ``start``, which is written."""
+    """The difference of Inductor's code and the `aten` program from ``start``, which is written."""
     run = _Run.of(replay, start, call, audited=True)
     after = TorchRandomState(start.random.gpus)
     start.random.put_back()
@@ -253,7 +253,7 @@ def miscompiled(replay: Replay, start: Start, call: Call) -> NotConfirmed | None
 def _besides(
     side_effects: SideEffects, left: Left, tensors: Sequence[torch.Tensor], calls: tuple[Call, Call]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(name, eager's, the program's) of what a step leaves besides results and states."""
+    """(name, eager's, the program's) of effects besides results and states."""
     if left.extra is None:
         yield from differs_in_places(side_effects, tensors, *calls)
         return
@@ -263,7 +263,7 @@ def _besides(
 
 
 def asks_once(program: Program) -> bool:
-    """False where ranks meet before the last micro-batch: nobody has heard that in eager."""
+    """False where a collective precedes the last micro-batch: it was not recorded in eager."""
     nodes = list(program.nodes)
     marks = [at for at, node in enumerate(nodes) if node.target is library.accumulated]
     return all(
@@ -274,8 +274,8 @@ def asks_once(program: Program) -> bool:
 
 
 def _asking_nobody(program: Program, collectives: CollectiveLog) -> AbstractContextManager[None]:
-    """In the block, collectives give what they gave in eager: other ranks may be elsewhere."""
-    return collectives.replaying() if collectives and asks_once(program) else nullcontext()
+    """In the block, collectives repeat their eager results: other ranks may not take part."""
+    return came.repeated() if came and asks_once(program) else nullcontext()
 
 
 def as_eager(replay: Replay, options: Options) -> Replay:

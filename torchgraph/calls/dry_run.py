@@ -1,4 +1,4 @@
-"""Steps aside: they run, are looked at, and are taken back."""
+"""Dry runs: steps that run to be recorded, and whose effects are undone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .recordings import Recordings
 
 
 class DryRuns(Compiling):
-    """Finds programs for calls, and makes them of steps that are taken back.
+    """Finds programs for calls, and compiles them from dry runs.
 
     Args:
         name, module_text, block_text: as for `Stepping`.
@@ -60,20 +60,20 @@ class DryRuns(Compiling):
         return (call.key, *self._things())
 
     def _why_eager(self, call: Call) -> str:
-        """Why such calls stay in eager; empty where they may have a program."""
+        """Why calls of this signature stay in eager; empty where they may have a program."""
         known = self._recordings.signatures.get(self._key(call))
         return known.eager if known is not None else ""
 
     def _things(self) -> tuple[Any, ...]:
-        """What a program depends on besides the call and what its guards look at."""
+        """The key parts of a program besides the call: ambient state, options, and `build`."""
         return (ambient(), self.config.options, getattr(self.build, "__func__", None))
 
     def _serving(self) -> list[Replay]:
-        """The programs that serve calls as things stand."""
+        """The programs whose guards hold now."""
         return self._cache.serving(self._things())
 
     def _program_for(self, call: Call) -> Replay | None:
-        """The program that serves a call as things stand; None for none."""
+        """The program whose guards hold for a call now; None for none."""
         if call.apart:
             return None
         key = self._key(call)
@@ -84,7 +84,7 @@ class DryRuns(Compiling):
         return found
 
     def _programs_for(self, call: Call) -> Iterator[Replay]:
-        """Those that may serve a call as things stand; then one made of it that serves no call."""
+        """The programs that may serve a call now; then one compiled from it that is not cached."""
         found = self._program_for(call)
         if found is not None:
             yield found
@@ -92,9 +92,9 @@ class DryRuns(Compiling):
         yield self._compile_step(self._dry_outcome(call), call)
 
     def _dry_program(self, call: Call) -> Replay | None:
-        """The program for a call, made from a step that is taken back; None for an odd step.
+        """The program for a call, made from a dry run; None for a step that cannot have one.
 
-        The next other batch confirms it, by another such step.
+        A dry run with another batch confirms it.
         """
         found = self._program_for(call)
         if found is not None and found.needs_confirming_for(call):
@@ -106,7 +106,7 @@ class DryRuns(Compiling):
         if found is None:
             scanned = self._scan()
             if scanned.impossible or scanned.scripted or scanned.lazy or call.apart or unfollowed():
-                return None  # TorchScript's methods count calls: no step aside is taken back
+                return None  # TorchScript's methods count calls: no dry run can be undone
             outcome = self._dry_outcome(call, strict=False)
             if not outcome.is_whole:
                 return None  # states are not there yet, or it is skipped: eager's own step
@@ -116,17 +116,17 @@ class DryRuns(Compiling):
         return found
 
     def _captured(self, call: Call) -> Captured:
-        """The program of a call, as things stand; nothing comes of it."""
+        """The captured program of a call, made from a dry run and not cached."""
         return self._program_of(self._dry_outcome(call), call)
 
     def _dry_outcome(self, call: Call, *, strict: bool = True) -> Outcome:
-        """What a step would leave: it runs, and is taken back."""
+        """The outcome of a dry run of a call."""
         with self._kept(call) as step:
             return self._take(step, call, True, strict)
 
     @contextmanager
     def _kept(self, call: Call) -> Iterator[Step]:
-        """What runs here is taken back."""
+        """Undo every effect of the block on state, arguments and random generators."""
         self._cache.bring_home()
         with self._scaler_started(), paused():  # callbacks of the collector are none of the step
             step = self._scan()
@@ -158,7 +158,7 @@ class DryRuns(Compiling):
 
     @contextmanager
     def _with_states(self, call: Call) -> Iterator[None]:
-        """Where a step would make states, one runs before what is done here, and is taken back."""
+        """In the block, states exist that a first step makes: one runs before, undone after."""
         with ExitStack() as stack:
             if self._program_for(call) is None:
                 outcome = self._dry_outcome(call)
@@ -168,4 +168,4 @@ class DryRuns(Compiling):
 
 
 def _nothing_left() -> None:
-    """To give back, of a Graph that is gone."""
+    """The `_give_back` of a Graph that was freed: nothing is left to release."""

@@ -1,4 +1,4 @@
-"""Calls that no program serves for good: whether that is an error, what is said, how many ran."""
+"""Fallback to eager: its errors and warnings, and counts of calls that no program serves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..replay.replay import Replay
 
 _MOST_LINES = 3
 _ROWS = 50
-"""How many kinds of calls are counted apart."""
+"""Kinds of calls with a count of their own."""
 
 
 _NAME = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
@@ -47,13 +47,13 @@ class EagerCalls:
     """Calls of one kind that ran in eager, not to be recorded."""
 
     serves: str
-    """Their arguments, in words."""
+    """A description of their arguments."""
     why: str
     count: int
 
     @property
     def reason(self) -> Reason:
-        """Which of the closed list of reasons it is."""
+        """The entry in the closed list of reasons."""
         return reason_of(self.why)
 
 
@@ -71,13 +71,13 @@ def no_advice_taken(options: Options) -> Iterator[None]:
 
 
 class Fallback:
-    """What one Graph says about calls that stay in eager, and how many they were."""
+    """Warnings of one Graph about calls that stay in eager, and their counts."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
         self._late = False
         self.words: Mapping[str, str] = {}
-        """What the user calls things that have names of our own."""
+        """The user's names, by torchgraph's own names."""
         self._eager: Counter[tuple[str, str]] = Counter()
         self.recorded = 0
         """Calls that ran in eager to be recorded, or to confirm a program."""
@@ -96,7 +96,7 @@ class Fallback:
         return self._late
 
     def raises(self, options: Options) -> bool:
-        """Whether a step that no program can hold is an error: in the first two calls alone."""
+        """True where a step that no program can hold is an error: in the first two calls alone."""
         if self._late or options.fallback != "error":
             return False
         return self.recorded + self._eager.total() < 2
@@ -126,7 +126,7 @@ class Fallback:
             )
 
     def say_left_out(self, old: Outcome, new: Outcome) -> None:
-        """What both calls did, and no replay does: logs, and functions that nobody knows."""
+        """Warn of actions of both calls that a replay omits: logs, calls of unknown functions."""
         logs = [one for one in new.left_out.logs if one in old.left_out.logs]
         if logs and self.is_new(NotRepeatedWarning.__name__):
             warn(
@@ -143,7 +143,7 @@ class Fallback:
             )
 
     def warn_of_guards(self, name: str, replay: Replay) -> None:
-        """Where guards outlast their program, once: of what takes longest, and what to do."""
+        """Warn once where guards take longer than their program: of the costliest, with a fix."""
         outlast = replay.guard_times.outlast(replay.seconds, on_cpu=replay.devices <= {"cpu"})
         if not outlast or not self.is_new("guards"):
             return
@@ -176,12 +176,12 @@ class Fallback:
 
     @property
     def eager(self) -> tuple[EagerCalls, ...]:
-        """Those that were not recorded, the most frequent first."""
+        """Calls that were not recorded, by kind, the most frequent first."""
         return tuple(EagerCalls(*key, count) for key, count in self._eager.most_common())
 
     @property
     def why(self) -> str:
-        """The reason of the most frequent ones; empty where none of them ran."""
+        """The reason of the most frequent kind in `eager`; empty where there is none."""
         return next((calls.why for calls in self.eager), "")
 
 

@@ -53,7 +53,7 @@ BESIDE = Because(
     "another thread records a step meanwhile, which takes long or waits for this one; two steps "
     "are not recorded at once",
 )
-"""Why a call runs that nothing is done around."""
+"""Why a call runs as the plain function."""
 
 
 def may_run_beside(call: Call, options: Options, schedulers: Schedulers) -> bool:
@@ -90,14 +90,14 @@ def run_bare(
     ends: bool,
     owned: Sequence[torch.Tensor] = (),
 ) -> tuple[Any, Returned]:
-    """Run a function; its results are detached, and lie in no memory that is written later.
+    """Run a function; its results are detached, and share no memory that is written later.
 
-    They come with all that was returned but the tensors.
+    Also returned is the structure of its results, without the tensors.
 
     Args:
-        step: of a call before, which knows the states.
-        owned: what no result may lie in the memory of, besides states, gradients and arguments.
-        ends: a result that has a history in eager says so when a ``backward()`` meets it.
+        step: the scan of an earlier call, which lists the states.
+        owned: tensors whose memory no result may share, besides states, gradients and arguments.
+        ends: have ``backward()`` raise at a result that has a history in eager.
 
     Raises:
         UnsupportedOutput.
@@ -116,10 +116,10 @@ def bare_results(
     *,
     ends: bool,
 ) -> tuple[Any, Returned]:
-    """What a function has returned, detached, in no memory that is written later; and all else.
+    """The results of a function, detached, in no memory written later; and their structure.
 
     Args:
-        others: what no result may lie in the memory of, besides states and gradients.
+        others: tensors whose memory no result may share, besides states and gradients.
         ends: as for `run_bare`.
     """
     returned_tree = returned_as(given, contents)

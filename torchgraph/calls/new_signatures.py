@@ -1,4 +1,4 @@
-"""Calls that are each unlike those before them: to record one takes as long as many in eager."""
+"""Calls with a new signature each time: a recording takes as long as many eager calls."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ AS_TENSORS = (
     "ones, and pad inputs to few shapes"
 )
 NEW_ARGUMENTS = Because(Reason.ARGUMENTS, f"its arguments are others at each call: {AS_TENSORS}")
-"""Why a call is not recorded before others like it come, and no more others."""
+"""Why a call is not recorded until its signature comes back, and new ones stop."""
 
 
 _IN_A_ROW = 3
 
 
 class NewSignatures:
-    """What is known of the calls that no program serves, whatever their signature."""
+    """Counts of the calls that no program serves, over all signatures."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -32,15 +32,15 @@ class NewSignatures:
         """The numbers of the signatures of the last calls."""
         self._numbers = 0
         self.are_many = False
-        """More than programs are kept for: none is recorded before few of them come back."""
+        """More signatures than programs are kept for: none is recorded until few of them recur."""
         self.serves = ""
-        """The arguments of the first of too many, in words."""
+        """A description of the arguments of the first call that was one too many."""
 
     def meet(self, known: Signature, options: Options, *, late: bool) -> bool:
         """Count a call; True for one that is not to be recorded.
 
         Args:
-            late: programs serve other calls, so that a new one now and then is worth a look.
+            late: programs serve other calls, so that an occasional new signature is recorded.
         """
         most = 2 * max(options.cache_size, PATIENCE)
         if self._recent.maxlen != most:
@@ -59,7 +59,7 @@ class NewSignatures:
 
     @staticmethod
     def why(last: Arguments | None, call: Call) -> Because:
-        """Why such a call runs in eager, and what to set.
+        """Why a call with a new signature runs in eager, and what to set.
 
         Args:
             last: the arguments of a call before.

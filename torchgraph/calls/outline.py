@@ -1,7 +1,7 @@
 """Calls of a step that stays in eager, known by an outline of their arguments.
 
-To bind arguments, to compare keys and to look at guards takes as long as a small step does. Where
-it is known that no program serves such calls, the function runs, and next to nothing besides.
+Binding arguments, comparing keys and checking guards take as long as a small step. Where it is
+known that no program serves a call, the function runs with next to no other work.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .signatures import Signature
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _is_tensor = partial(operator.is_, torch.Tensor)
 _SMALL = 1 << 14
-"""Elements of a result that is copied at once: to ask whose memory it lies in takes longer."""
+"""Elements of a result up to which a copy is cheaper than finding out whose memory it is in."""
 _MOST = 256
 """Outlines that are remembered."""
 _NESTED = 3
-"""Containers in one another that are looked into."""
+"""Depth of nested containers that are walked."""
 
 
 def requires_grad(returned: object) -> bool:
@@ -38,7 +38,7 @@ def requires_grad(returned: object) -> bool:
 
 
 def outline(args: tuple[object, ...], kwargs: dict[str, object]) -> Hashable:
-    """Equal for calls of one signature; None where that takes more than a look."""
+    """A key that is equal for calls of one signature; None where no cheap one exists."""
     if not kwargs and all(map(_is_tensor, map(type, args))):  # no call more than this
         tensors: Any = args
         return torch.is_grad_enabled(), *[(t.shape, t.dtype, t.requires_grad) for t in tensors]
@@ -71,12 +71,12 @@ class Outlines:
     def __init__(self) -> None:
         self.known: dict[Hashable, tuple[Options, object, Signature]] = {}
         self.stays: Signature | None = None
-        """That of the call which has run as the function stands; None for another call."""
+        """The signature of the call that just ran as the plain function; None for another call."""
 
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, function: object
     ) -> Signature | None:
-        """The signature of such a call; None where it has to be looked at."""
+        """The signature of a call that stays in eager; None where the call has to be bound."""
         found = self.known.get(outline(args, kwargs))
         same = found is not None and found[0] is options and found[1] is function
         return found[2] if same and found is not None else None
@@ -93,13 +93,13 @@ class Outlines:
             self.known[shape] = options, function, known
 
     def clear(self) -> None:
-        """A call was recorded: look at all of them."""
+        """Forget all outlines, since a call was recorded: every call is bound from now on."""
         self.known.clear()
         self.stays = None
 
 
 class _Others:
-    """Stands for a result that takes more than a look."""
+    """A marker for a result that `quickly_apart` does not handle."""
 
 
 OTHERS = _Others()

@@ -50,14 +50,14 @@ from .signatures import (
 )
 
 _SIGNATURES = 4
-"""How many signatures are remembered for each program that the cache holds."""
+"""Signatures remembered for each program that the cache may hold."""
 
 
 class Recordings:
-    """The life of each signature of one Graph.
+    """The signatures of one Graph: each is recorded, confirmed, or left in eager.
 
     Args:
-        take: runs a call as eager runs it; heard or not; what no program can hold is raised or not.
+        take: runs a call in eager; recorded or not; NoProgram is raised or not.
         compile: makes a program of what a call left.
         together: the other ranks.
     """
@@ -74,12 +74,12 @@ class Recordings:
         self.signatures: dict[Hashable, Signature] = {}
         self._new_signatures = NewSignatures()
         self._advice = ""
-        """What was said of calls that are each unlike those before them."""
+        """The warning given about calls with a new signature each time."""
         self._last: Arguments | None = None
-        """Those of the last recorded call."""
+        """The arguments of the last recorded call."""
         self._varying_values = VaryingValues()
         self._doubted: WeakKeyDictionary[Replay, Draft] = WeakKeyDictionary()
-        """Programs with a doubt, and what they were recorded as."""
+        """Programs confirmed by the batch that recorded them, with their recordings."""
         self.fallback = Fallback()
 
     def clear(self) -> None:
@@ -89,7 +89,7 @@ class Recordings:
         self._new_signatures, self._advice = NewSignatures(), ""
 
     def begin_anew(self) -> None:
-        """Options are others: calls are new that are unlike none of those before."""
+        """Restart the count of new signatures, since options have changed."""
         self._new_signatures = NewSignatures()
 
     def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
@@ -140,14 +140,14 @@ class Recordings:
         return Taken(outcome, RecordedCall(key, known, weak, call, *last))
 
     def stays_eager(self, key: Any, options: Options) -> str | None:
-        """The arguments in words of a call that runs in eager, counted; None where it may not."""
+        """A description of the arguments of a call that stays in eager, counted; else None."""
         known = self.signatures.get(key)
         if known is None and self._new_signatures.are_many and not self._cache.holds(key):
             known = self._signature(key, options)
         return None if known is None else self.stays(known, options)
 
     def stays(self, known: Signature, options: Options) -> str | None:
-        """The same of a call of a signature that has no program."""
+        """`stays_eager` for a call of a known signature that has no program."""
         serves, why = known.serves, known.eager
         if not known.stays_eager(self.fallback.raises(options)):
             serves, why = self._new_signatures.serves, self._advice or NEW_ARGUMENTS
@@ -390,7 +390,7 @@ class Recordings:
         if replay.weak_confirmation is None:
             known.dropped = 0
         else:
-            draft.replay = None  # nobody but the cache keeps a program alive
+            draft.replay = None  # only the cache keeps a program alive
             self._doubted[replay] = draft
 
     def _bound(self, recorded_call: RecordedCall, replay: Replay) -> Replay | None:
@@ -428,7 +428,7 @@ class Recordings:
             self._give_up(recorded_call)
 
     def _told_by(self, key: Any, call: Call) -> list[Draft]:
-        """What the programs were recorded as that ``call`` says more about."""
+        """Recordings of weakly confirmed programs that ``call`` can confirm."""
         return [
             replace(draft, replay=replay)
             for replay, draft in list(self._doubted.items())
@@ -447,13 +447,13 @@ class Recordings:
         kind: type[EagerWarning] = EagerWarning,
         fix: str = "",
     ) -> None:
-        """The one place where a signature is left to eager.
+        """Leave a signature in eager.
 
         Args:
-            reason: of a reason that does not say which it is.
-            why: the reason in words.
-            about: what is said of it once, whatever its value.
-            fix: the way out, where it is not that of the kind.
+            reason: the kind, where ``why`` is no `Because`.
+            why: the text of the reason.
+            about: the subject, of which is warned once.
+            fix: the advice, where it is not the one of ``kind``.
         """
         reason = why.reason if isinstance(why, Because) else reason
         known.eager = Because(reason, self.fallback.spelled(why))
@@ -472,7 +472,7 @@ class Recordings:
             known.wait()
 
     def _refuse(self, recorded_call: RecordedCall, error: GraphError) -> None:
-        """What a call has shown that stands: the next one raises, or eager goes on."""
+        """Note a final error of a signature: its next call raises, or runs in eager."""
         known, options = recorded_call.known, recorded_call.options
         if isinstance(error, NoProgram) and not self.fallback.raises(options):
             self._stay_eager(known, Reason.NO_PROGRAM, error.reason)

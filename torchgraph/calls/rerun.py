@@ -1,4 +1,4 @@
-"""Steps that are run again from a kept state, and a way back to how things are."""
+"""Reruns: past steps run once more from a kept state, after which all state is restored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .running import Running
 
 
 class RerunStep(NamedTuple):
-    """What a step left that was run again."""
+    """The result of a rerun of one step."""
 
     returned: list[tuple[str, torch.Tensor]]
     """(path, tensor) of what `build` returned."""
@@ -32,7 +32,7 @@ class RerunStep(NamedTuple):
 
 
 class Rerunning(Running):
-    """Runs the steps of its history again.
+    """Reruns steps of its history.
 
     Args:
         name, module_text, block_text: as for `Running`.
@@ -45,11 +45,11 @@ class Rerunning(Running):
     ) -> None:
         super().__init__(name, module_text, block_text)
         self._twins: dict[int, Replay] = {}
-        """Programs as they ran before Inductor's code took over, while steps are run again."""
+        """Programs as they ran before Inductor's code took over, during reruns."""
 
     @contextmanager
     def _going_back(self) -> Iterator[None]:
-        """In here steps may be run again; afterwards everything is as before."""
+        """In the block steps may be rerun; at its end all state is as before."""
         stats = [(one, vars(one).copy(), one.seconds.copy()) for one in self._cache]
         hits, torn = self._cache.hits, self._signals.torn
         with self._call_lock.lock, self._signals, self._scaler_started():
@@ -66,12 +66,12 @@ class Rerunning(Running):
                 self._look_anew()
 
     def _look_anew(self) -> None:
-        """Make kept casts of the weights again."""
+        """Have kept casts of the weights recomputed."""
         for replay in self._cache:
             replay.derived.forget()
 
     def _back_to(self, kept: Kept) -> None:
-        """Everything is as it was before that step."""
+        """Restore all state from before that step."""
         kept.snapshot.restore()
         kept.random.put_back()
         self._look_anew()
@@ -94,7 +94,7 @@ class Rerunning(Running):
         """One step, by the program that ran it or, to the same bits, in eager.
 
         Raises:
-            HistoryDiffers: it does not give what it gave.
+            HistoryDiffers: its results differ from those of its first run.
         """
         done = self._run_again(record)
         now = [Result.of(*one) for one in done.returned]
@@ -122,7 +122,7 @@ class Rerunning(Running):
         return self._in_eager_again(call)
 
     def _program_of_step(self, record: Record, call: Call) -> Replay | None:
-        """The program that serves a step again; None for a step that runs in eager."""
+        """The program for the rerun of a step; None for a step that runs in eager."""
         found = self._program_for(call)
         if found is None or self._has_gradients(found) or found.needs_confirming_for(call):
             return None
@@ -138,7 +138,7 @@ class Rerunning(Running):
             program = run(replay.captured.program, pipeline(options), options.passes)
             code = self._cache.graphs.lower(program, f"{self._graph_name} again", Target(options))
             twin = self._twins[id(replay)] = Replay(replay.captured, code, options, Calls())
-        # A first step that is run again makes slots anew, and they are not those of the capture.
+        # The rerun of a first step makes new slots, and they are not those of the capture.
         return twin if twin.refit(self._scan()) else None
 
     def _in_eager_again(self, call: Call) -> RerunStep:

@@ -97,7 +97,7 @@ class Running(SpotChecking):
             return self._recorded(call) if replay is None else self._served(replay, call)
 
     def _run_kept_call(self, replay: Replay | None, call: Call) -> Any:
-        """A call that can be run again later."""
+        """Run a call that is kept for a rerun."""
         record, looked = self._note(call, replay), self._spot_checks.count
         returned = self._run_call(replay, call)
         record.gave = results_of(returned)
@@ -108,12 +108,12 @@ class Running(SpotChecking):
     def _serves_in_eager(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
     ) -> str | None:
-        """The arguments in words of a call of which it is known that no program serves it."""
+        """A description of the arguments of a call known to stay in eager; None for another."""
         known = self._outlines.find(args, kwargs, options, self._build_function)
         return None if known is None else self._recordings.stays(known, options)
 
     def _without_padding(self, returned: Any) -> Any:
-        """What a padded call returns, without the rows that it was padded with."""
+        """The results of a padded call, without the rows of padding."""
         return returned
 
     @property
@@ -122,7 +122,7 @@ class Running(SpotChecking):
         return getattr(self.build, "__func__", None)
 
     def _meet_options(self) -> None:
-        """They may be others than those of the last call."""
+        """Apply the options of this call, which may differ from those of the last."""
         if self.config.options.data_parallel is not None and inside_no_sync():
             raise OutsideOfStep(f"{self._graph_name} is called inside of tg.no_sync().")
         if self.config.options is self._met:
@@ -136,7 +136,7 @@ class Running(SpotChecking):
             self._history.forget()
 
     def _as_it_stands(self, serves: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a step of which it is known that no program serves it."""
+        """Run the plain function for a call known to stay in eager."""
         self._progress.count(serves)
         self._cache.forget_casts()
         token, own = in_build.set(True), vars(self)  # no more than has to be, and in one place
@@ -157,7 +157,7 @@ class Running(SpotChecking):
         )[0]
 
     def _note(self, call: Call, replay: Replay | None) -> Record:
-        """Keep what it takes to run the call again."""
+        """Keep the state for a rerun of the call."""
         limits = (self._met.history, self._met.history_every or self._met.history)
         with self._signals, self._scaler_started():
             return self._history.note(
@@ -171,7 +171,7 @@ class Running(SpotChecking):
             )
 
     def _settings(self) -> Settings:
-        """What modules, and the Graph by its user, are set to."""
+        """The attributes of modules, and those that the user set on the Graph."""
         step = self._scan()
         modules = [(vars(module), ()) for module in step.modules.values()]
         tensors = [leaf.value for _, leaf in step.tensors()]
@@ -198,7 +198,7 @@ class Running(SpotChecking):
         return self._recorded(call, why)  # out here, where nothing of the run is held any more
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
-        """The arguments by path, and the program that serves such a call; None for none yet."""
+        """The bound call, and the program that serves it; None for none yet."""
         try:
             call = self._inputs.bind(args, kwargs)
         except UnsupportedInput as error:
@@ -309,7 +309,7 @@ class Running(SpotChecking):
         return returned
 
     def _in_turn(self, call: Call, turn: ExitStack, failed: str) -> Any:
-        """The same where no other thread records, until ``turn`` is closed."""
+        """Run a call without a program; no other thread records until ``turn`` is closed."""
         if self._last_call is not None and (serves := self._stays_eager(call)) is not None:
             self._progress.count(serves)
             opened = self._opened(not self._own_update)
@@ -323,7 +323,7 @@ class Running(SpotChecking):
             step = self._scan()
             updates = not self._own_update and bool(self._optimizers)
             why, said = why_alone(step, call, self.config.options, updates=updates)
-            if failed:  # a Graph that raises is put back: that is heard
+            if failed:  # the state of a Graph that raises is restored: that is observed
                 observed = not self._own_update
                 taken = self._recordings.alone(step, call, failed, observed=observed)
             elif why:
@@ -348,7 +348,7 @@ class Running(SpotChecking):
         return outcome.returned
 
     def _stays_eager(self, call: Call) -> str | None:
-        """The arguments in words of a call that runs as the function stands; None: it may not."""
+        """A description of the arguments of a call that runs as the plain function; else None."""
         options, own = self.config.options, list(self._schedulers) or not self._own_update
         bare = not own and is_bare(call, options)
         return self._recordings.stays_eager(self._key(call), options) if bare else None

@@ -1,4 +1,4 @@
-"""What is known of the calls of one signature, and what one more of them may teach."""
+"""The history of the calls of one signature, and a recorded call with its history."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .confirm import Start
 PATIENCE = 4
 """Recordings in a row that are not the same before a step counts as one that never settles."""
 _AGAIN = PATIENCE - 2
-"""So many of them are as good as made when a step that was given up is looked at again."""
+"""Recordings that count as made when a step that was given up is recorded once more."""
 _FIRST_WAIT = 64
-"""Calls in eager before a value that Python looks at is looked at again; then twice as many."""
+"""Calls in eager before the next recording of a varying value; doubled each time."""
 
 
 _OFTEN = 16
-"""Calls in eager between two looks, of two calls each, whether what moved rests, after as many."""
+"""After this many calls in eager, a varying value is compared in 2 of every 16 calls only."""
 
 _OTHER_START = "gradients, or tensors that it keeps, are there that were not, or are gone"
 MOST_AGAIN = 3
-"""So many calls are made again with plain numbers; then such calls run in eager."""
+"""Calls repeated with plain numbers, after which calls of the signature run in eager."""
 _WORTH = 4
 """Calls that programs have to serve for each recording: it takes longer than eager does."""
 
@@ -43,12 +43,12 @@ class Draft:
     outcome: Outcome
     replay: Replay | None
     batch: Batch
-    """That was recorded."""
+    """The batch that was recorded."""
 
 
 @dataclass
 class Signature:
-    """What is known about the calls of one key."""
+    """The state of one signature: its recordings, counts, and why it stays in eager."""
 
     drafts: list[Draft] = field(default_factory=list)
     restless: int = 0
@@ -66,25 +66,25 @@ class Signature:
     eager: str = ""
     """Why its calls run in eager."""
     plain: str = ""
-    """Why a call of it had to be made again, with numbers that stay plain ones."""
+    """Why a call had to be repeated with plain numbers."""
     made_again: int = 0
-    """How often that was so."""
+    """Calls that were repeated with plain numbers."""
     serves: str = ""
-    """Its arguments in words, once a call of it has run."""
+    """A description of its arguments, once a call has run."""
     number: int = 0
-    """Which it is of those whose calls have come; 0 before the first."""
+    """Its number in the order of first calls; 0 before its first."""
     calls: int = 0
-    """That were made and written down."""
+    """Calls that were recorded."""
     until: Read | Name | None = None
-    """An attribute or a name: once two calls in a row find it the same, they do so no more."""
+    """An attribute or a name: eager ends once two calls in a row find it unchanged."""
     idle: int = 0
     """Recordings since programs last served more than a few calls for each."""
     latest: Outcome | None = None
-    """What the last program was made of, where programs hardly serve."""
+    """The outcome that the last program was made from, where programs rarely serve."""
     served: bool = False
-    """By a program, at least once."""
+    """True once a program has served a call."""
     _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
-    """How often each program had run at the last recording."""
+    """Runs of each program up to the last recording."""
     _spot_checks: int = 0
     """Calls since it runs in eager for what may come to rest."""
     _waits: int = 0
@@ -92,7 +92,7 @@ class Signature:
     _wait: int = _FIRST_WAIT
 
     def confirmed(self, replay: Replay) -> None:
-        """A program that may serve from now on."""
+        """Note a program that may serve from now on."""
         self._runs.setdefault(replay, replay.runs)
 
     def recorded(self) -> None:
@@ -104,7 +104,7 @@ class Signature:
         self._runs.update({replay: replay.runs for replay in self._runs})
 
     def unlike(self, apart: Difference | None) -> None:
-        """Count a recording that none before it is like."""
+        """Count a recording that matches none before it."""
         self.last = apart
         if apart is not None:
             self.others += apart.is_of_state
@@ -112,16 +112,16 @@ class Signature:
             self.restless_constants += apart.never_settles
 
     def wait(self) -> None:
-        """Let the calls run in eager for a while: what moves may come to rest."""
+        """Let calls run in eager for a while, until a varying value may be constant."""
         self._waits, self._wait = self._wait, 2 * self._wait
 
     def rest(self, why: str) -> None:
-        """Let those that no program serves run in eager for a while."""
+        """Let calls that no program serves run in eager for a while."""
         self.eager, self.disturbed = why, 0
         self.wait()
 
     def stays_eager(self, raises: bool) -> bool:
-        """True for a call that runs in eager once more, and need not be looked at.
+        """True for a call that stays in eager and need not be bound.
 
         ``raises``: a step that no program can hold is an error.
         """
@@ -131,7 +131,7 @@ class Signature:
         return bool(self.eager)
 
     def look_again(self) -> None:
-        """Go on recording when what moved has come to rest, or may have."""
+        """Resume recording when a varying value is constant, or the wait is over."""
         if self.eager and self._waits:
             self._waits -= 1
             if not self._waits:
@@ -153,11 +153,11 @@ class Signature:
 
 
 class VaryingValues:
-    """The lines whose values of data are others at each call, of whatever signature."""
+    """Lines that read a value from data which varies by call, over all signatures."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        """How often a number was another."""
+        """Differences of a number, by line."""
         self._known: set[str] = set()
 
     def clear(self) -> None:
@@ -166,7 +166,7 @@ class VaryingValues:
         self._known.clear()
 
     def holds(self, apart: Difference | None, size: int) -> bool:
-        """Take note of a difference; True for one at such a line."""
+        """Count a difference; True where it is at a line whose value varies."""
         if apart is None or apart.reason is not Reason.DATA:
             return False
         self._counts[apart.at] += apart.varies
@@ -178,7 +178,7 @@ class VaryingValues:
             self._known.add(apart.at)
 
     def came_back(self, outcome: Outcome) -> None:
-        """What a step has looked at, it has seen before."""
+        """A recording matched: the values that its lines read do not vary any more."""
         for one in outcome.tape.expectations:
             at = f" (at {one.provenance.line})"
             self._known.discard(at)
@@ -187,7 +187,7 @@ class VaryingValues:
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """A call that was written down, and what was known before."""
+    """A recorded call, and the state of its signature before it."""
 
     key: Any
     known: Signature
@@ -199,10 +199,10 @@ class RecordedCall:
     why_not: str
     """Why a program of its signature did not serve the call."""
     moved: str
-    """The argument that is another one than in the call that was recorded before."""
+    """The argument that differs from the previously recorded call."""
 
     def why_idle(self, apart: Difference | None) -> str:
-        """Why programs serve few calls or none, where ``apart`` does not say it."""
+        """Why programs serve few calls or none, where ``apart`` is not the reason."""
         why, latest = self.why_not, self.known.latest
         if not why and apart is None and latest is not None:
             other = difference(latest, self.outcome)
@@ -213,11 +213,11 @@ class RecordedCall:
 
     @property
     def idles(self) -> bool:
-        """True where programs are made again and again, and none of them serves."""
+        """True where programs are compiled repeatedly, and none of them serves."""
         return self.known.idle >= 2 * max(self.options.cache_size, PATIENCE)
 
     def draft(self, replay: Replay | None, outcome: Outcome | None = None) -> Draft:
-        """A recording of it, or what the next call is to be like, to be confirmed by another."""
+        """A draft of this recording, or of ``outcome``, to be confirmed by another call."""
         return Draft((outcome or self.outcome).forgotten(), replay, self.start.batch)
 
 
@@ -226,14 +226,14 @@ class Taken(NamedTuple):
 
     outcome: Outcome
     recorded_call: RecordedCall | None
-    """None where nothing is to be learnt."""
+    """None for a call that was not recorded."""
 
     def be_patient(self) -> None:
-        """Count the recordings that are not the same from here on."""
+        """Restart the count of recordings that match none before them."""
         if self.recorded_call is not None:
             self.recorded_call.known.restless = self.recorded_call.known.restless_constants = 0
 
 
 def words(error: Exception) -> str:
-    """``TypeError: what it says``."""
+    """``TypeError: message``."""
     return f"{type(error).__name__}: {error}"

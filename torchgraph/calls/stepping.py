@@ -1,4 +1,4 @@
-"""What the step of a Graph consists of, and running it as eager runs it."""
+"""The step of a Graph: its modules, optimizers and other state, and its run in eager."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Stepping(ModuleHolder):
     )
 
     _config_class: ClassVar[type[GraphConfig]] = GraphConfig
-    """What keeps its options."""
+    """The class of `config`."""
 
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
@@ -88,11 +88,11 @@ class Stepping(ModuleHolder):
         self._numbers: dict[Any, NumberPlace] = {}
         """Places in which the step moves a number."""
         self._renumbered: Counter[Any] = Counter()
-        """How often others had put another number there, by the place's key."""
+        """Writes of a number by code outside of the step, by the place's key."""
         self._reads_values = False
         """The step computes with values of tensors."""
         self._strays: dict[Any, Stray] = {}
-        """Places where a step keeps tensors, besides those that a scan finds."""
+        """Places where a step keeps tensors that a scan does not find."""
         self._own_update = False
         """True when `build` takes the optimizers' steps itself."""
         self._replicas = Replicas()
@@ -121,7 +121,7 @@ class Stepping(ModuleHolder):
         raise BuildNotOverridden(f"{type(self).__name__} does not define build(){but}.")
 
     def _scan(self) -> Step:
-        """What a step consists of now."""
+        """The step with all its live state, scanned now."""
         if not (self._own_update or self._optimizers or self._scaler):
             self._find_own_steps()
         self._cover()
@@ -150,7 +150,7 @@ class Stepping(ModuleHolder):
         return self._replicas.shards.cover(staged, self._optimizers)
 
     def _held(self) -> state.Held:
-        """What has a state."""
+        """The objects that have a state."""
         return state.Held(self._modules, self._optimizers, list(self._schedulers), self._scaler)
 
     def _find_own_steps(self) -> None:
@@ -216,7 +216,7 @@ class Stepping(ModuleHolder):
         strict: bool = False,
         owned: Sequence[torch.Tensor] = (),
     ) -> Outcome:
-        """Run a call as eager runs it. ``heard``: write it down; the others as `take` has them."""
+        """Run a call in eager. ``observed``: record it; the other arguments are those of `take`."""
         if self.config.options.micro_batches > 1:  # each of them moves the numbers
             step = step.without_numbers()
         given = call.unbound
@@ -247,7 +247,7 @@ class Stepping(ModuleHolder):
         return outcome
 
     def _stages(self) -> Stages:
-        """Where stages are told, as the debug level has it now."""
+        """The printer of stages, at the current debug level."""
         return Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
 
     def _built(self, returned: bool) -> None:
@@ -256,7 +256,7 @@ class Stepping(ModuleHolder):
         self._signals.open, self._signals.torn = False, CUT_SHORT
 
     def _telling(self) -> AbstractContextManager[None]:
-        """In the block, warnings are printed besides, from debug level 0 on."""
+        """In the block, warnings are also printed, from debug level 0 on."""
         return _SILENT if self._block_tree.is_silent else warnings_told(self._stages().warning)
 
     @contextmanager
@@ -277,9 +277,9 @@ class Stepping(ModuleHolder):
 
     @contextmanager
     def _announced(self, call: Call, observed: bool) -> Iterator[Observer]:
-        """Says from debug level 1 on what is called, the first time for arguments like these.
+        """From debug level 1 on, print modules and ops of the first call of a signature.
 
-        Told of it is what this returns.
+        Yields the observer of the recording that prints them.
         """
         if not observed or self._block_tree.most_debug < 1 or call.key in self._announced_calls:
             yield NOBODY
@@ -296,7 +296,7 @@ class Stepping(ModuleHolder):
 
     @contextmanager
     def _opened(self, may_raise: bool) -> Iterator[None]:
-        """Where the user's code runs here and ``may_raise``, handlers of signals run in it."""
+        """In the block, handlers of signals may run in the user's code, if it ``may_raise``."""
         self._signals.open = may_raise
         try:
             yield
@@ -305,7 +305,7 @@ class Stepping(ModuleHolder):
 
     @contextmanager
     def _building(self, *, patched: bool = True) -> Iterator[None]:
-        """`build` may run here: it meets bare modules; optimizer steps are not the user's.
+        """In the block `build` may run: blocks give bare modules, optimizer steps are the Graph's.
 
         Args:
             patched: classes are patched here, which no other thread may do meanwhile.

@@ -1,4 +1,4 @@
-"""The arguments of calls in words: which of them is another one at each call."""
+"""Descriptions of the arguments of calls, and of the argument that differs between two."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 60
 
 
 class Arguments:
-    """The arguments of one call, in words. Keeps no batch and no object alive."""
+    """A description of the arguments of one call. Keeps no batch and no object alive."""
 
     def __init__(self, call: Call) -> None:
         self._key = call.key
@@ -24,7 +24,7 @@ class Arguments:
         self._shapes = {path: _shape_of(value) for path, value in given}
 
     def moved(self, now: Call) -> str:
-        """What is another one in ``now``; empty where nothing is, or nothing can be told."""
+        """The first argument that differs in ``now``; empty where none does, or it is unknown."""
         if now.key == self._key:
             return ""
         for path, value in leaves(now.args, now.kwargs):
@@ -67,7 +67,7 @@ def in_a_state(step: Step, call: Call) -> str:
 
 
 def _look(value: object) -> tuple[object, str]:
-    """(what is equal for equal ones, words)."""
+    """(a key that is equal for equal values, a description)."""
     if isinstance(value, torch.Tensor):
         kind = f"{str(value.dtype).removeprefix('torch.')}{list(_shape(value))}"
         meta = (value.device, value.layout, value.requires_grad)

@@ -1,4 +1,4 @@
-"""What a function works with: the modules, optimizers and tensors that its code names.
+"""Discovery of the modules, optimizers and tensors that the code of a function names.
 
 Globals, closures, defaults, attributes, what a `functools.partial` holds; in functions that it
 calls by name, too. Nothing is called, and no property is evaluated.
@@ -29,7 +29,7 @@ from ..structure import parts_of_partial
 from .logs import is_logger
 
 _DEPTH = 4
-"""How many steps lead from the function to what is found."""
+"""The depth of the search from the function."""
 
 _ITEMS = 64
 """A container with more is data."""
@@ -58,11 +58,11 @@ class Discovered:
     steps: bool = False
     """Some code names a ``step``."""
     words: dict[str, str] = field(default_factory=dict)
-    """What the user calls those that lie in containers: ``models[0]``, by the names of here."""
+    """The user's names for items of containers, such as ``models[0]``, by the names used here."""
 
 
 def discover(function: Callable[..., object]) -> Discovered:
-    """What ``function`` names."""
+    """The objects that ``function`` names."""
     search = _Search()
     search.visit("", function, _DEPTH)
     return search.found
@@ -88,7 +88,7 @@ def behind(optimizer: Optimizer) -> Optimizer:
 
 
 def bound_to(function: Any) -> list[object]:
-    """What a method or a `functools.partial` brings with it."""
+    """The object of a method, or the arguments of a `functools.partial`."""
     if parts := parts_of_partial(function):
         inner, args, keywords = parts
         return [*args, *keywords.values(), *bound_to(inner)]
@@ -184,7 +184,7 @@ class _Search:
 
 
 def _named(value: object) -> Iterator[tuple[str, object]]:
-    """What the code of a function names, or what a plain object holds."""
+    """The objects that a function's code names, or that a plain object holds."""
     if parts := parts_of_partial(value):
         function, args, keywords = parts
         yield "", function
@@ -197,7 +197,7 @@ def _named(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _innermost(function: object) -> Any:
-    """What decorators were put around, as far as that is Python: a wrapped one may be C's."""
+    """The function inside all decorators, as far as they wrap Python functions."""
     seen = {id(function)}
     while isinstance(inner := own(function).get("__wrapped__"), types.FunctionType):
         if id(inner) in seen:

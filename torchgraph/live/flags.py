@@ -1,4 +1,4 @@
-"""Which tensors of a step train as it begins: a step that freezes some leaves others."""
+"""The ``requires_grad`` of a step's tensors as it begins: the step may change it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Flags:
             self.meet(name, tensor)
 
     def meet(self, name: str, tensor: torch.Tensor) -> None:
-        """One more tensor, as it is now."""
+        """Add a tensor, with its flag now."""
         if tensor.is_leaf:
             self._met.setdefault(id(tensor), (name, tensor, tensor.requires_grad))
 
     def before(self, others: Flags) -> Flags:
-        """Those of ``others``; of tensors that are known here already, as they were met here."""
+        """The tensors of ``others``; with the flags noted here where a tensor is in both."""
         found = Flags(())
         found._met = {key: self._met.get(key, value) for key, value in others._met.items()}
         return found
 
     def moved(self) -> list[tuple[torch.Tensor, bool]]:
-        """The tensors whose flag is another one now, and that."""
+        """The tensors whose flag has changed, with its value now."""
         return [
             (tensor, tensor.requires_grad)
             for _, tensor, flag in self._met.values()
@@ -36,7 +36,7 @@ class Flags:
         ]
 
     def unlike(self, others: Flags) -> str:
-        """The first tensor that ``others`` met otherwise, in words; empty where none was."""
+        """A description of the first tensor with another flag in ``others``; empty for none."""
         for key, (name, _, flag) in self._met.items():
             known = others._met.get(key)
             if known is not None and known[2] is not flag:
@@ -45,7 +45,7 @@ class Flags:
 
     @contextmanager
     def as_met(self) -> Iterator[None]:
-        """What looks at the tensors here sees them as the step found them."""
+        """In the block, the tensors have the flags that the step found."""
         moved = self.moved()
         for tensor, now in moved:
             tensor.requires_grad_(not now)

@@ -25,25 +25,25 @@ _NOTHING = ((), ())
 
 
 class Call(NamedTuple):
-    """One call: its tensors, and the key that tells which programs can serve it."""
+    """One call: its tensors, and the key of the programs that can serve it."""
 
     tensors: list[torch.Tensor]
     key: tuple[object, ...]
     args: tuple[object, ...]
     kwargs: dict[str, object]
     memory: Sequence[int] = ()
-    """Where the storage of each tensor starts."""
+    """The start address of each tensor's storage."""
     apart: str = ""
-    """What it carries that no program takes, and so runs in eager; empty: nothing."""
+    """The argument for which the call runs in eager, as no program takes it; empty: none."""
     unbound: tuple[tuple[object, ...], dict[str, object]] | None = None
     """Arguments that `build` is to be given as they are: they cannot be bound."""
     contents: Contents | None = None
-    """What the arguments held before the step, if that was noted: the step may change them."""
+    """The contents of the arguments before the step, which may change them; None if not noted."""
     disjoint: bool = False
     """True where its tensors are known to be plain ones, none of which shares memory."""
 
     def noted(self) -> Call:
-        """The call, with what its arguments hold now."""
+        """The call, with the current contents of its arguments."""
         if self.contents is not None:
             return self
         return self._replace(contents=Contents(self.args, self.kwargs))
@@ -66,7 +66,7 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unbound(args: tuple[object, ...], kwargs: dict[str, object], why: str) -> Call:
-    """A call of which nothing is known; all such calls, for one reason, are alike."""
+    """A call whose arguments cannot be bound; all with one reason have one key."""
     return Call([], (unbound, why), (), {}, unbound=(args, kwargs))
 
 
@@ -104,7 +104,7 @@ class Inputs:
         self._tree: object = None
         self._tree_starts: Starts | None = None
         self._tree_key: tuple[object, ...] = ()
-        """The same, of calls with other things than plain tensors."""
+        """The key of calls with other arguments than plain tensors."""
 
     def arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, object], filled: str = ""
@@ -234,7 +234,7 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 _attributes: Callable[[torch.Tensor], dict[str, object]] = vars(torch.Tensor)["__dict__"].__get__
-"""What a tensor was given by name: ``x.mask``."""
+"""The attributes set on a tensor, such as ``x.mask``."""
 
 
 def _own_of(tensor: torch.Tensor) -> list[tuple[str, object]]:

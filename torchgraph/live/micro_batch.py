@@ -44,7 +44,7 @@ def chunk(tensor: torch.Tensor, number: int, count: int) -> torch.Tensor:
 
 
 def pack(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What OneFlow's pack gives: scalars as a vector, everything else one after the other."""
+    """Results packed as OneFlow does: scalars as a vector, all others concatenated."""
     return torch.stack(list(values)) if values[0].ndim == 0 else torch.cat(list(values))
 
 

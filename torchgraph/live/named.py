@@ -11,7 +11,7 @@ from ..guards.names import By, Name, Path, follow
 
 
 def put(owner: object, path: Path, value: object) -> None:
-    """Let ``path`` from ``owner`` lead to ``value``; to nothing where that is `ABSENT`."""
+    """Set the place at ``path`` from ``owner`` to ``value``; delete it for `ABSENT`."""
     holder, by, key = place_of(owner, path)
     if holder is None:
         return
@@ -24,7 +24,7 @@ def put(owner: object, path: Path, value: object) -> None:
 
 
 def place_of(owner: object, path: Path) -> tuple[Any, By, Any]:
-    """What holds the end of a path, how and under which key; None where that is gone."""
+    """The holder of the end of a path (None where it is gone), the access and the key."""
     before = follow(owner, path[:-1])
     by, key = path[-1]
     if before is ABSENT:
@@ -33,13 +33,13 @@ def place_of(owner: object, path: Path) -> tuple[Any, By, Any]:
 
 
 def is_number(value: object) -> bool:
-    """True for what may move: Python's own ints and floats. A bool is a branch."""
+    """True for a number that can be an input: Python's own ints and floats. A bool is a branch."""
     return type(value) in (int, float)
 
 
 @dataclass(frozen=True, eq=False)
 class NumberPlace:
-    """Where a number lies that the step moves, as the root of a leaf."""
+    """The place of a number that the step changes: a leaf's root."""
 
     name: Name
 

@@ -1,4 +1,4 @@
-"""What one call of a Graph does with its optimizers: unscale, clip, scale learning rates, step."""
+"""The update of one call of a Graph: unscale, clip, scale learning rates, step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def step(
     options: Options,
     replicas: Replicas,
 ) -> tuple[int, ...]:
-    """What one call of a Graph does with its optimizers, in eager; the numbers of those skipped."""
+    """Make the update of one call in eager; return the numbers of the skipped optimizers."""
     average(optimizers, replicas)
     unscale(optimizers, scaling, options)
     clip_gradients(optimizers, parameters, options)
@@ -68,7 +68,7 @@ def _clips(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def clip(optimizer: torch.optim.Optimizer) -> None:
-    """Clip the gradients of each param group that asks for it by its norm."""
+    """Clip the gradients of each param group that has a clipping norm, by that norm."""
     for group in optimizer.param_groups:
         if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
             max_norm = group.get("clip_grad_max_norm", 1.0)

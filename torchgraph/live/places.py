@@ -1,4 +1,4 @@
-"""Where numbers and tensors are kept: inside of dicts, lists and tuples of the optimizers."""
+"""Assignment to a place in the nested dicts, lists and tuples of an optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters of a step are averaged over ranks, and when its backward passes do it."""
+"""Averaging of a step's gradients over ranks in its backward passes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def running(step: Step, *, updates_itself: bool, early: bool) -> Iterator[None]:
 
 @contextmanager
 def _forward_as(cls: type[nn.Module], made: Callable[..., object]) -> Iterator[None]:
-    """This thread's calls of such modules run ``made``."""
+    """In the block, this thread's calls of modules of ``cls`` run ``made``."""
     original, here = cls.forward, threading.get_ident()
 
     def forward(module: nn.Module, *args: object, **kwargs: object) -> object:
@@ -110,7 +110,7 @@ def _forward_as(cls: type[nn.Module], made: Callable[..., object]) -> Iterator[N
 
 
 def _ddp_forward(replicas: Replicas, own: set[int]) -> Callable[..., object]:
-    """What DDP's forward does, without its reducer, whose hooks expect nothing then."""
+    """DDP's forward without its reducer, whose hooks are then inactive."""
     original: Callable[..., object] = DistributedDataParallel.forward
 
     def forward(module: DistributedDataParallel, *args: Any, **kwargs: Any) -> object:
@@ -145,7 +145,7 @@ def _averaging(replicas: Replicas, *, keep: bool) -> Iterator[None]:
     """
     known = {id(p) for group in replicas.groups for p in group.parameters.values()}
     complete = any(group.starts for group in replicas.groups)
-    """False where DDP alone averages: what is outside of it is nobody's, as in eager."""
+    """False where DDP alone averages: parameters outside of it are not, as in eager."""
     running = False
 
     @contextmanager

@@ -71,7 +71,7 @@ class Scaling:
     def unscale(
         self, number: int, optimizer: torch.optim.Optimizer, *, explicit: bool = False
     ) -> None:
-        """What ``scaler.unscale_(optimizer)`` does, once a step.
+        """Do as ``scaler.unscale_(optimizer)``, once a step.
 
         ``explicit``: eager would call it, since something happens to the gradients before the step.
 
@@ -109,7 +109,7 @@ class Scaling:
         self.found[number] = _sum(found)
 
     def update(self) -> None:
-        """What ``scaler.update()`` does after all optimizers."""
+        """The effect of ``scaler.update()`` after all optimizers."""
         if self.dynamic:
             state = [self._values[name] for name in SCALER_TENSORS]
             numbers = [self._values[name] for name in SCALER_NUMBERS]
@@ -117,7 +117,7 @@ class Scaling:
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
-    """What of a gradient is unscaled: of a sparse one, in eager, its values."""
+    """The part of a gradient that is unscaled: the values of a sparse one, in eager."""
     return values_of(gradient) if gradient.is_sparse else local(gradient)
 
 

@@ -49,7 +49,7 @@ class Snapshot:
             self._take(tensor)
 
     def keep(self, value: object) -> None:
-        """One more container or tensor."""
+        """Keep one more container or tensor."""
         self._take(value)
 
     def keep_number(self, root: Any, key: Any, value: object) -> None:
@@ -58,7 +58,7 @@ class Snapshot:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Whatever happens in the block, everything is as before afterwards."""
+        """Restore everything, the generators too, when the block ends or raises."""
         with RandomState().kept():
             try:
                 yield
@@ -67,7 +67,7 @@ class Snapshot:
                 self.is_back = True
 
     def restore(self) -> None:
-        """Everything but the generators is as it was."""
+        """Restore everything but the generators."""
         for container, contents in self._containers.values():
             _refill(container, contents)
         for root, key, value in self._numbers:
@@ -82,7 +82,7 @@ class Snapshot:
         return sum(saved.nbytes for saved in self._tensors.values())
 
     def moved(self, among: Container[int]) -> bool:
-        """True when a tensor holds something else than it did, of those with these ids."""
+        """True when a tensor with one of these ids has changed."""
         return any(saved.moved() for key, saved in self._tensors.items() if key in among)
 
     def _take(self, value: object) -> None:
@@ -117,7 +117,7 @@ class _Saved:
         return self._data.nbytes + (0 if self._grad_data is None else self._grad_data.nbytes)
 
     def moved(self) -> bool:
-        """True when the tensor holds something else."""
+        """True when the tensor has changed."""
         return not bits.same(self._here.detach(), self._data)
 
     def restore(self) -> None:

@@ -35,7 +35,7 @@ Path = tuple[Any, ...]
 
 SCALER_TENSORS = ("scale", "growth_tracker")
 SCALER_NUMBERS = ("growth_factor", "backoff_factor", "growth_interval")
-"""What a GradScaler keeps, as its leaves are called."""
+"""The attributes of a GradScaler's state, as its leaves are named."""
 
 _STATIC = (bool, str, type(None), torch.dtype, torch.device)
 
@@ -115,13 +115,13 @@ class Step:
     rebound: Sequence[Name] = ()
     """Names under which others put another tensor between calls."""
     numbers: Sequence[NumberPlace] = ()
-    """Places of the user's in which the step moves a number."""
+    """The user's places in which the step changes a number."""
     reads_values: bool = False
     """The step computes with values of tensors: with numbers that move, too."""
     moving: set[int] = field(default_factory=set)
     """The leaves that lie there."""
     objects: list[tuple[str, object]] = field(default_factory=list)
-    """What param groups and states hold besides tensors, numbers and plain values."""
+    """Other objects in param groups and states: no tensors, numbers or plain values."""
     without_storage: list[tuple[str, str]] = field(default_factory=list)
     """(fqn, layout) of sparse and nested buffers, which are no leaves."""
     lazy: bool = False
@@ -131,11 +131,11 @@ class Step:
     slotless: list[tuple[str, str]] = field(default_factory=list)
     """(name, class) of what lies in the state of an optimizer and is no dict of slots."""
     flags: Flags = field(default_factory=lambda: Flags(()))
-    """Which tensors required gradients when the step began."""
+    """The ``requires_grad`` of each tensor when the step began."""
     shared: frozenset[Relation] = frozenset()
-    """Which tensors lay in one memory then."""
+    """The tensors that shared memory when the step began."""
     replicas: Replicas = field(default_factory=Replicas)
-    """Who averages its gradients over ranks."""
+    """The averaging of its gradients over ranks."""
     _names: set[StateName] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
     """By identity, the param groups and slots that have names."""
@@ -157,8 +157,8 @@ class Step:
     ) -> Step:
         """Name every tensor and number of the given modules, optimizers and scaler.
 
-        The scaler has made its scale, or is disabled. In a ``driven`` step optimizers may update
-        what no module holds, and share parameters. ``tensors``: leaves of autograd by name.
+        The scaler has made its scale, or is disabled. With ``own_update``, optimizers may update
+        tensors that no module holds, and share parameters. ``tensors``: leaves of autograd by name.
         ``containers``, ``rebound``, ``numbers``, ``reads_values``: as the fields.
 
         Raises:
@@ -190,7 +190,7 @@ class Step:
         return step
 
     def again(self, more: Sequence[torch.optim.Optimizer] = ()) -> Step:
-        """The step scanned again, with ``more`` optimizers; `flags` stay as they were."""
+        """A new scan of the step, with ``more`` optimizers; `flags` stay as they were."""
         found = Step.scan(
             self.roots,
             [*self.optimizers, *more],
@@ -207,13 +207,13 @@ class Step:
         return found
 
     def without_numbers(self) -> Step:
-        """The same, of which the numbers of the user's are plain ones."""
+        """This step with the user's numbers as constants instead of inputs."""
         own = [leaf for leaf in self.leaves if not names.is_number(leaf.fqn)]
         return replace(self, leaves=own, moving=set(), numbers=(), reads_values=False)
 
     @property
     def impossible(self) -> str:
-        """What keeps every program from holding the step, and the way out; empty: nothing known."""
+        """Why no program can hold the step, with the fix; empty: no reason known."""
         module, why = Scripts(self.modules.values()).impossible
         if why:
             path = next(path for path, one in self.modules.items() if one is module)
@@ -244,10 +244,10 @@ class Step:
         return any(map(is_script, self.modules.values()))
 
     def parameter_fqn(self, parameter: torch.Tensor) -> str:
-        """The name of a parameter of the Graph.
+        """The fully qualified name of a parameter of the Graph.
 
         Raises:
-            ParameterOutsideGraph: it has come since the step was looked through.
+            ParameterOutsideGraph: it was made after the scan.
         """
         if id(parameter) not in self.index:
             raise ParameterOutsideGraph(
@@ -384,7 +384,7 @@ class Step:
                     )
 
     def _scan_optimizer(self, number: int, optimizer: torch.optim.Optimizer) -> None:
-        """What an optimizer shares with one that it wraps has one name: it has one value."""
+        """Name the settings and slots of an optimizer; those of a wrapped one only once."""
         for index, group in enumerate(optimizer.param_groups):
             for key, value in self._unnamed(group):
                 if key != "params":
@@ -404,7 +404,7 @@ class Step:
                 self._scan_value(names.slot(number, name, slot), slots, (slot,), value)
 
     def _unnamed(self, held: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
-        """What a param group or slots hold; nothing where another optimizer has named it."""
+        """The items of a param group or of slots; empty where another optimizer named them."""
         if id(held) in self._held:
             return ()
         self._held.add(id(held))

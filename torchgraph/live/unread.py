@@ -27,7 +27,7 @@ class Unread:
 
     Args:
         signature: of the function, as calls bind to it.
-        names: theirs.
+        names: the names of these parameters.
     """
 
     def __init__(self, signature: inspect.Signature, names: Collection[str]) -> None:
@@ -44,7 +44,7 @@ class Unread:
 
     @classmethod
     def of(cls, function: Callable[..., object], signature: inspect.Signature) -> Unread | None:
-        """None where all are read, or nobody can tell: of a wrapper, which passes them on."""
+        """None where all are read, or it is unknown: a wrapper passes its arguments on."""
         inner: Any = getattr(function, "__func__", function)
         if type(inner) is not FunctionType or {"__wrapped__", "__signature__"} & vars(inner).keys():
             return None
@@ -71,7 +71,7 @@ class Unread:
 
 
 def _read_by(function: FunctionType) -> frozenset[str]:
-    """Those that a function may read of its variables, and more."""
+    """A superset of the variables that a function may read."""
     code = function.__code__
     return frozenset(code.co_varnames if _reads_all(function) else _named_in(code))
 

@@ -82,7 +82,7 @@ class Graphed(Optimizer):
         """The Graph of the step: ``config``, ``report()``."""
         self.graph.config.set_fallback("eager")
         self._once: bool | None = steps_as_known(optimizer) or None
-        """Whether a closure is evaluated once; None: it has not been seen yet."""
+        """True where a closure is evaluated once; None: not known yet."""
         self._needs_closure = needs_closure(optimizer)
         self._said: set[str] = set()
 
@@ -90,7 +90,7 @@ class Graphed(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The param groups of the optimizer."""
+        """The optimizer's param groups."""
         return self.optimizer.param_groups
 
     @param_groups.setter
@@ -99,7 +99,7 @@ class Graphed(Optimizer):
 
     @property
     def state(self) -> Any:
-        """The state of the optimizer."""
+        """The optimizer's state."""
         return self.optimizer.state
 
     @state.setter
@@ -108,7 +108,7 @@ class Graphed(Optimizer):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The defaults of the optimizer."""
+        """The optimizer's defaults."""
         return self.optimizer.defaults
 
     @defaults.setter
@@ -121,7 +121,7 @@ class Graphed(Optimizer):
         return getattr(self.optimizer, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state dict of the optimizer, which both can load."""
+        """The optimizer's state: a file of either can be loaded by the other."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -253,7 +253,7 @@ def _update(
     clip_grad_value: float | None,
     ema: Callable[[], Any] | None,
 ) -> tuple[Any, torch.Tensor | None]:
-    """The step recorded as a program. (The optimizer step's result, the norm before clipping.)"""
+    """The step that becomes a program: (result of the optimizer's step, norm before clipping)."""
     norm = _clipped(optimizer, clip_grad_norm, norm_type, clip_grad_value)
     returned = optimizer.step()
     if ema is not None:
@@ -267,7 +267,7 @@ def _clipped(
     norm_type: float,
     clip_grad_value: float | None,
 ) -> torch.Tensor | None:
-    """Clip the gradients of all parameters; their norm before that, where it is asked for."""
+    """Clip the gradients of all parameters; return their norm before, if it is clipped by."""
     norm = None
     if clip_grad_norm is not None:
         norm = clip_grad_norm_(_parameters(optimizer), clip_grad_norm, norm_type)

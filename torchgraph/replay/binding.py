@@ -23,7 +23,7 @@ class Binding:
 
     Args:
         captured: the program before its passes, whose inputs the leaves are.
-        program: the one that runs; it may take casts that are kept besides.
+        program: the program that runs; its inputs may include kept casts of the leaves.
     """
 
     def __init__(self, captured: Program, program: Program, leaves: Sequence[Leaf]) -> None:
@@ -47,9 +47,9 @@ class Binding:
         self._note_memory()
 
     def values(self, call: Call) -> list[Any]:
-        """What the executable takes, always in the same list: the guards found the rest unmoved.
+        """The inputs of the executable, always in the same list: guards cover entries not set here.
 
-        A copy of thousands of entries would cost more than all that is new in it.
+        A copy of thousands of entries would cost more than the few that change.
 
         Raises:
             ValueMoved, SharedMemory: an argument lies where the program cannot take it.
@@ -119,12 +119,12 @@ class Binding:
 
 
 def _bound(value: Any) -> Any:
-    """What a program takes: a number, a tensor, the local part of a DTensor."""
+    """The form in which a program takes a value: of a DTensor, its local part."""
     return local(value) if isinstance(value, torch.Tensor) else value
 
 
 def _memory(leaves: Iterable[Leaf]) -> set[int]:
-    """Where the storages of tensors start that are no arguments."""
+    """Start addresses of the storages of all leaves that are no arguments."""
     held = (leaf.value for leaf in leaves if leaf.role is not Role.INPUT)
     tensors = (local(value) for value in held if isinstance(value, torch.Tensor))
     return {tensor.untyped_storage().data_ptr() for tensor in tensors} - {0}

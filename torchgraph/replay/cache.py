@@ -15,7 +15,7 @@ from .cuda.graphs import CudaGraphs
 from .replay import Replay
 
 Key = tuple[Any, ...]
-"""What a call is like; torch's ambient switches; the options."""
+"""The signature of a call, torch's ambient switches, and the options."""
 
 
 class ProgramCache:
@@ -26,9 +26,9 @@ class ProgramCache:
         self._by_key: dict[Key, list[Replay]] = {}
         self._latest: tuple[Key, list[Replay]] = ((), [])
         self.graphs = CudaGraphs()
-        """What the CUDA Graphs of all programs share."""
+        """State shared by the CUDA Graphs of all programs."""
         self.broken = ""
-        """How a step of one of the programs failed half-way; empty when none did."""
+        """The failure that left a step of a program half done; empty when there was none."""
         self.is_spread = False
         """True once a program leaves states on other ranks."""
         self._captures_since_hit = 0
@@ -73,27 +73,27 @@ class ProgramCache:
         return self._gone + sum(replay.runs for replay in self)
 
     def serving(self, things: Key) -> list[Replay]:
-        """All that serve calls as ``things`` stand: a key without its first part, the call's."""
+        """The programs whose guards hold. ``things``: a key without its first part, the call's."""
         held = self._entries.values()
         return [one for key, one in held if key[1:] == things and not one.why_not()]
 
     def others(self, key: Key, tried: Replay) -> list[Replay]:
-        """The other programs that fit such a call as things stand."""
+        """The programs for ``key``, but for ``tried``, whose guards hold now."""
         found = [one for one in self._by_key.get(key, ()) if one is not tried]
         return [one for one in found if not one.why_not()]
 
     def prefer(self, key: Key, replay: Replay) -> None:
-        """Try ``replay`` first from now on: values that Python looks at often stay as they are."""
+        """Try ``replay`` first from now on: values that Python reads mostly stay the same."""
         candidates = self._by_key[key]
         candidates.remove(replay)
         candidates.insert(0, replay)
 
     def holds(self, key: Key) -> bool:
-        """True when there is a program for such calls, though it may not fit as things stand."""
+        """True when there is a program for ``key``, even if its guards do not hold now."""
         return bool(self._by_key.get(key))
 
     def why_not(self, key: Key) -> str:
-        """Why a program for such calls does not serve one now; empty when nothing is known."""
+        """Why a program for ``key`` does not serve a call now; empty when nothing is known."""
         return next(filter(None, (one.why_not() for one in self._by_key.get(key, ()))), "")
 
     def run(self, replay: Replay, call: Call) -> Any:
@@ -150,7 +150,7 @@ class ProgramCache:
                 bring_home(replay.executable, replay.leaves)
 
     def forget_casts(self) -> None:
-        """The casts of weights that are kept are made again by the next call."""
+        """Have the next call recompute the kept casts of weights."""
         for _, replay in self._entries.values():
             replay.derived.forget()
 

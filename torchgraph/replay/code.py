@@ -1,4 +1,4 @@
-"""What runs a program: its executable, and whether that is replayed as a CUDA Graph."""
+"""A program with its executable, which may be replayed as a CUDA Graph."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..lower import Lowered, Region
 
 @dataclass
 class Times:
-    """What a step took when it was profiled last, in seconds; nothing before."""
+    """Seconds of a step in the last profile; empty before one was made."""
 
     by_node: Mapping[str, float] = field(default_factory=dict)
     """By the names of the program's nodes."""
     besides: Mapping[tuple[str, Phase], float] = field(default_factory=dict)
-    """That of nodes which lowering made, by module and phase."""
+    """Seconds of nodes that lowering made, by module and phase."""
 
     def keep(
         self, by_node: Mapping[str, float], besides: Mapping[tuple[str, Phase], float]
     ) -> None:
-        """These take the place of those before."""
+        """Replace the times of the profile before."""
         self.by_node, self.besides = by_node, besides
 
 
@@ -32,9 +32,9 @@ class Code:
     program: Program
     executable: Lowered
     regions: tuple[Region, ...] = ()
-    """What the executable calls that has to be compiled first."""
+    """The regions of the executable that have to be compiled first."""
     refusals: tuple[Refusal, ...] = ()
-    """What keeps it from being a CUDA Graph, with the user's lines."""
+    """The reasons why it cannot be a CUDA Graph, with the user's lines."""
     why_no_graph: str = ""
     """Why it is none, where nothing in the program is to blame."""
     times: Times = field(default_factory=Times, compare=False, repr=False)

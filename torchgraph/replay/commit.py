@@ -1,4 +1,4 @@
-"""What a run leaves: numbers in their places, norms, flags; the rest is for the user."""
+"""Commit: writes the results of a run that are no outputs (numbers, norms, flags)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..live.step import Leaf
 
 
 class Commit:
-    """Takes what an executable returns apart.
+    """Splits what an executable returns into outputs for the user and state to write.
 
     Args:
         outputs: what the executable returns.
         wanted: what the program returns.
         live: the leaves by fqn.
-        norms: takes those of each param group's gradients, where asked for.
+        norms: is filled with the norm of each param group's gradients, if that option is set.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Commit:
         self._flags = [(i, out) for i, out in numbered if out.kind is OutputKind.SKIP]
 
     def take(self, results: Sequence[Any]) -> Sequence[torch.Tensor]:
-        """What is for the user, in the program's order; all else is put where it belongs."""
+        """The user's outputs, in the program's order; other results are written to their places."""
         if self._flags:
             hit = (out.target for i, out in self._flags if results[i].item())
             self.skipped = frozenset(hit)

@@ -1,4 +1,4 @@
-"""How cuDNN chooses the algorithm of a convolution, while a program runs."""
+"""Settings by which cuDNN chooses the algorithm of a convolution while a program runs."""
 
 from __future__ import annotations
 

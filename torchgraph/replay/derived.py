@@ -13,8 +13,8 @@ from ..ir.program import Program, Role
 class Derived:
     """The derived inputs of one program, in the order of its signature.
 
-    A program writes them whenever it writes their parameters. A write by anybody else moves the
-    parameter's version counter, and the cast is made again before the next run.
+    A program writes them whenever it writes their parameters. Any other write moves the
+    parameter's version counter, and the cast is recomputed before the next run.
     """
 
     def __init__(self, program: Program, live: Mapping[str, torch.Tensor]) -> None:
@@ -27,7 +27,7 @@ class Derived:
         self.forget()
 
     def forget(self) -> None:
-        """Make every cast again before the next run."""
+        """Have every cast recomputed before the next run."""
         self._versions = [-1] * len(self.tensors)
 
     def refresh(self) -> None:

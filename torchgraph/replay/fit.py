@@ -1,4 +1,4 @@
-"""Whether another state may take the place of one that a program was recorded with."""
+"""The test for binding a program to a state other than the one it was recorded with."""
 
 from __future__ import annotations
 

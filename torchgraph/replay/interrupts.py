@@ -16,14 +16,14 @@ from types import FrameType
 from ..lines import runs_users_code
 
 CUT_SHORT = "it was cut short"
-"""What became of a step that an exception from outside has left half done."""
+"""The text for a step that an exception from outside left half done."""
 _NAMES = (
     *("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"),
     *("SIGXCPU", "SIGVTALRM", "SIGCHLD"),
 )
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
-"""Those whose handlers raise in practice: Ctrl-C, a scheduler's notice, a timeout, a limit, and
-that a DataLoader has lost a worker."""
+"""The signals whose handlers raise in practice: Ctrl-C, a scheduler's notice, a timeout, a limit,
+and that a DataLoader has lost a worker."""
 _handler = _signal.getsignal  # the public ones spend 3 us on an enum
 _set_handler = _signal.signal
 _can_poke = hasattr(signal, "pthread_kill")
@@ -34,7 +34,7 @@ until a handler runs in the user's own code as if its signal had come a second t
 
 
 class SignalsWait:
-    """What handlers of signals would do in the block they do at its end, when the step is whole.
+    """Delays handlers of signals in the block to its end, when the step is whole.
 
     A handler may raise, and most of a step is torch's code and torchgraph's, which no exception may
     leave anywhere. In the user's own code one may: there a handler runs at once while `open`. In
@@ -51,7 +51,7 @@ class SignalsWait:
         self.open = False
         """True while the user's own code runs, in a step that is taken back when that raises."""
         self.torn = ""
-        """What became of the step that runs, or of the last, should it go no further."""
+        """The state that the running step, or the last, is left in if it ends now; empty: whole."""
         self._depth = 0
         self._thread = 0
         self._held: dict[int, Callable[[int, FrameType | None], object]] = {}
@@ -62,7 +62,7 @@ class SignalsWait:
         self._poked = False
         """True when the signal to come is one that came before."""
         self._lock = threading.Lock()
-        """Held where a signal is sent again: never after the block."""
+        """Held where a signal is resent: never after the block."""
 
     @property
     def interrupted(self) -> bool:

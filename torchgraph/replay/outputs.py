@@ -1,4 +1,4 @@
-"""What the user gets: copies with the strides of the original, fresh or in a ring of buffers."""
+"""Outputs of a run: copies with the strides of the original, fresh or in a ring of buffers."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ class Ring:
 
 
 def fake_outputs(program: Program, out_tree: Returned) -> Any:
-    """What `build` returned, with the fake tensors of the program in it."""
+    """The structure that `build` returned, with the fake tensors of the program in it."""
     users = [value.meta["val"] for out, value in program.returns() if out.kind is OutputKind.USER]
     return out_tree.shown(users)

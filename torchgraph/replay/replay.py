@@ -61,36 +61,36 @@ class Replay:
         self.guards = captured.guards
         self.runs = 0
         self.first_seconds = 0.0
-        """What the first run took."""
+        """Seconds of the first run."""
         self.seconds: deque[float] = deque(maxlen=_KEPT)
-        """What the last runs after it took, on the host."""
+        """Host seconds of the last runs, without the first."""
         self.guard_times = GuardTimes()
         self.serves = code.program.signature.describe_inputs()
         self.aten_program = code.program
-        """What it runs on `aten`."""
+        """The program that runs on `aten`."""
         self.weak_confirmation: WeakConfirmation | None = None
-        """What another batch than those of its recordings may say about it."""
+        """The confirmation still to be made by a batch that is not one of its recordings'."""
         self.example: Call | None = None
         """A call that it serves, without data; None where it was made of none."""
         self.audit: Audit | None = None
-        """What compares Inductor's code with the aten program; None while it runs on aten."""
+        """Comparison of Inductor's code with the aten program; None while it runs on aten."""
         self._auditing = False
         """True while calls may have to be compared."""
         self.inductor_since: int | None = None
-        """How many runs came before Inductor's code; None while it runs on aten."""
+        """Number of runs before Inductor's code took over; None while it runs on aten."""
         self.undo = Undo()
         self.broken: str = ""
-        """What became of the last step, should it have gone no further than its run."""
+        """The state that the last step is left in if it ends with its run."""
         self.loss: torch.Tensor | None = None
         """The loss of the last run; None when it is not returned."""
         self._leaves = list(captured.leaves)
         self.options = options
         self.cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
         self._sets = 0
-        """How many sets of output tensors take turns; 0: each call makes fresh ones."""
+        """Number of sets of output tensors used in rotation; 0: each call makes fresh ones."""
         self._ring: Ring | None = None
         self.norms: dict[str, torch.Tensor] = {}
-        """Those of each param group's gradients in the last run, where asked for."""
+        """The norm of each param group's gradients in the last run, if that option is set."""
         self._calls = calls
         self._switch = switch
         self.writes: bool = code.executable.writes
@@ -106,7 +106,7 @@ class Replay:
 
     @property
     def executable(self) -> Lowered:
-        """What runs it."""
+        """The executable of `program`."""
         return self.code.executable
 
     @property
@@ -128,7 +128,7 @@ class Replay:
 
     @property
     def inductor_failed(self) -> str:
-        """Why it stays on aten although Inductor was asked for."""
+        """Why it stays on aten although Inductor was chosen."""
         return "" if self._switch is None else self._switch.failed
 
     def turn(self, calls: int, options: Options) -> AbstractContextManager[None]:
@@ -156,17 +156,17 @@ class Replay:
         return switch.around(self._around, self.seconds[-1] if self.seconds else self.first_seconds)
 
     def confirmed(self, side_effects: SideEffects) -> None:
-        """``host``: what comes besides the program, as two calls of eager's had it."""
+        """Set the side effects that two eager calls agreed on."""
         self.captured = replace(self.captured, side_effects=side_effects)
 
     def _label(self, *, on: bool) -> None:
         """Run the function with labels around its calls, or the one without."""
         self._running = self._labels.turned(on=on)
-        """What runs: the executable, or the same with labels."""
+        """The executable that runs, with profiler labels or without."""
         self._function = self._under_heuristic(self._running.function)
 
     def _under_heuristic(self, function: _Function) -> _Function:
-        """``function``, run with the choice of cuDNN's algorithms that was asked for, if any."""
+        """``function`` under the option that chooses cuDNN's algorithms, if it is set."""
         if self.cudnn_heuristic is None:
             return function
         return cudnn.chosen(self.cudnn_heuristic)(function)
@@ -179,7 +179,7 @@ class Replay:
         self._hand_out(self._sets)
 
     def _hand_out(self, sets: int) -> None:
-        """Hand results out in so many sets of tensors that take turns; 0: in fresh ones."""
+        """Return results in ``sets`` sets of tensors used in rotation; 0: in fresh tensors."""
         if sets != self._sets:
             self._sets, self._ring = sets, Ring(sets) if sets else None
         if isinstance(self.executable, CudaGraph):
@@ -206,7 +206,7 @@ class Replay:
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """What it is bound to, in the order of the signature's inputs; stale for call inputs."""
+        """The bound leaves, in the order of the signature's inputs; stale for call inputs."""
         return tuple(self._leaves)
 
     @property
@@ -231,7 +231,7 @@ class Replay:
         return reason
 
     def _branches(self) -> str:
-        """Which branch on a number goes the other way now; empty when none does."""
+        """The branch on a number that would go the other way now; empty when there is none."""
         guard = self.captured.value_guard
         holds = guard is None or guard.holds([one.read() for one in self._branched])
         return "" if guard is None or holds else guard.why_not
@@ -246,7 +246,7 @@ class Replay:
     def refit(self, step: Step, found: Found | None = None) -> bool:
         """Bind to the tensors that are there now, if they fit the program; False if they do not.
 
-        ``found``: what a call that the program is confirmed by has met: it is guarded, too.
+        ``found``: facts read by the call that confirms the program; they are guarded, too.
         """
         with step.flags.as_met():
             return self._refit(step, found)
@@ -272,7 +272,7 @@ class Replay:
         return True
 
     def over(self, captured: Captured, *, audited: bool = False) -> Replay:
-        """The same program bound to other objects, without a CUDA Graph; compared if ``audited``"""
+        """A Replay of this program over other objects, op by op; compared if ``audited``."""
         heuristic = self.cudnn_heuristic  # of which the program itself has warned
         options = replace(self.options, cuda_graph="off", cudnn_heuristic=heuristic)
         code = Code(self.program, op_by_op(self.executable, self.program))
@@ -335,7 +335,7 @@ class Replay:
         return self._binding.numbers(self.captured.side_effects.extended(call))
 
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
-        """Those that the last run did not skip."""
+        """The optimizers that the last run did not skip."""
         if self.captured.own_update:
             return list(self.captured.side_effects.stepped)
         skipped = self._commit.skipped

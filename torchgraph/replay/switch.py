@@ -1,10 +1,10 @@
 """Switch: from `aten` to Inductor's code, at a call that is fixed beforehand.
 
-Fixed, so that two runs of a script give the same numbers, whatever the compiler's speed and the
-disk cache; late enough that nobody waits for the compiler: see `lower.cost`. The code is compiled
-in another process, beside the last calls before the switch; a Graph that is called less often
-compiles nothing. Where the switch is near, that process stands still while a short step runs: the
-step's threads wait for each other, and would wait for a core that compiles.
+It is fixed so that two runs of a script give the same numbers, whatever the compiler's speed and
+the disk cache; late enough that no call waits for the compiler: see `lower.cost`. The code is
+compiled in another process, beside the last calls before the switch; a Graph that is called less
+often compiles nothing. Where the switch is near, that process stands still while a short step runs:
+the step's threads wait for each other, and would wait for a core that compiles.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .wait import limit_text, wait_for
 _SHORT = 0.1
 """Seconds of a step beside which nothing compiles, if the switch is near."""
 _NEAR = 16
-"""Calls: so many short steps hold a compilation up by 1.6 s. More would keep it from ending."""
+"""Calls before the switch: this many short steps delay a compilation by at most 1.6 s."""
 
 
 class Compiled(NamedTuple):
-    """Inductor's code of a step, and what compares it with the aten program."""
+    """Inductor's code of a step, and its comparison with the aten program."""
 
     code: Code
     audit: Audit
@@ -64,7 +64,7 @@ class Switch:
         self.plan = ""
         """When it switches and why, since when Inductor's code runs, or why it does not."""
         self.failed = ""
-        """Why it stays on aten although Inductor was asked for."""
+        """Why the program stays on aten although Inductor was chosen."""
         self.is_over = False
         """True when nothing is to come any more."""
         self._captured = captured
@@ -180,7 +180,7 @@ class Switch:
 
 
 def compiled_passes(program: Program, options: Options) -> tuple[Pass, ...]:
-    """Those for what Inductor compiles of ``program``, which went through none."""
+    """The passes for Inductor's version of ``program``, a program before all passes."""
     devices = {spec.meta.device.type for spec in program.signature.inputs if spec.meta}
     one_kernel = all(map(_extension.load, devices))
     return inductor_pipeline(options, one_kernel=one_kernel, on_cpu=devices == {"cpu"})

@@ -1,4 +1,4 @@
-"""What a run starts from, to take it back: random state, and what it writes before an op raises."""
+"""Undo of a run whose op raises: copies of the values that it writes, and its random state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..live.random_state import TorchRandomState
 from ..lower import Copies, Lowered
 
 _PATIENCE = 8
-"""Runs that fail before it counts that most do."""
+"""Failed runs before their share is considered."""
 
 
 def gpus_drawn_on(program: Program) -> set[torch.device]:
@@ -36,16 +36,16 @@ class Undo:
 
     def __init__(self) -> None:
         self.count = 0
-        """How often all was put back because an op had raised."""
+        """Runs that were undone because an op had raised."""
         self._copies = Copies(())
         self._random: TorchRandomState | None = None
 
     def fails_mostly(self, runs: int) -> bool:
-        """True when that has become of most runs; of ``runs`` it has not."""
+        """True when most runs were undone. ``runs``: the number of runs that succeeded."""
         return self.count >= _PATIENCE and self.count > runs
 
     def draws(self, gpus: Iterable[torch.device] | None) -> None:
-        """A run begins that draws, on these GPUs as well; None: it does not."""
+        """Save the random state before a run, of these GPUs too; None: the run draws nothing."""
         self._random = None if gpus is None else TorchRandomState(gpus)
 
     def begin(self, places: tuple[int, ...], values: Sequence[Any]) -> None:
@@ -55,7 +55,7 @@ class Undo:
         self._copies.take(values)
 
     def put_back(self, values: Sequence[Any]) -> None:
-        """Leave all as it was before the run."""
+        """Restore the values and the random state from before the run."""
         if self._random is not None:
             self._random.put_back()
         with below_autograd():
@@ -63,7 +63,7 @@ class Undo:
 
 
 def failure(runs: Lowered, error: Exception, *, wrote: bool) -> StepFailed:
-    """What a run has come to whose op has raised ``error``; ``wrote``: all cannot be put back."""
+    """The error of a run whose op raised ``error``. ``wrote``: state was written for good."""
     node = runs.node_at(error)
     state = "Some of the state was already updated." if wrote else "Nothing was updated."
     what, said = getattr(node, "target", "the program"), str(error).rstrip(".")

@@ -14,7 +14,7 @@ _NEXT = 60.0
 
 
 def limit_text(limit: float | None) -> str:
-    """How long a wait is, in words."""
+    """A limit on waiting, as text."""
     return "as long as it takes" if limit is None else f"{limit:g} s at most"
 
 

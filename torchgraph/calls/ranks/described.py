@@ -1,4 +1,4 @@
-"""A program in words that are equal on all ranks that have the same one, and what it exchanges."""
+"""Descriptions of programs that are equal on all ranks with the same program."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PARTS = frozenset(
         *("aten::select_scatter", "aten::slice", "aten::slice_backward", "aten::slice_scatter"),
     }
 )
-"""What takes or puts a part of a tensor: each rank its own, where they share one."""
+"""Ops that read or write a part of a tensor: where ranks share one, each its own part."""
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _ANY_SHAPE = ("all_to_all", "wait_tensor")
 """Collectives in which ranks may have other shapes."""
@@ -46,13 +46,13 @@ def digest(*parts: str) -> str:
 
 
 def met_by(tape: Tape) -> set[int] | None:
-    """The ranks of the groups that the step which was written down has met; None for no group."""
+    """The ranks of the process groups that a recorded step used; None for no group."""
     met = [entry for entry in tape.entries if effects.of_target(entry.target).communicates]
     return _ranks((entry.args, entry.kwargs) for entry in met) if met else None
 
 
 def met_in(program: Program) -> set[int] | None:
-    """The same of a program."""
+    """The ranks of the process groups that a program uses; None for no group."""
     met = [node for node in program.nodes if effects.of(node).communicates]
     return _ranks((node.args, node.kwargs) for node in met) if met else None
 
@@ -64,7 +64,7 @@ def _ranks(calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> se
 
 
 def ranks_of_stages(options: Options) -> set[int]:
-    """Those on which a pipeline's stages lie; none where one rank has them all, or one is not."""
+    """The ranks that hold a pipeline's stages; empty where one has all, or one does not exist."""
     found = {rank for setting in options.stages for rank in setting.ranks}
     return found if len(found) > 1 and max(found) < world_size() else set()
 
@@ -172,7 +172,7 @@ def reduced_by(replay: Replay) -> dict[str, list[tuple[list[int], list[int]]]]:
 
 
 def kind_of(replay: Replay) -> str:
-    """A hash of what the program was made for.
+    """A hash of the assumptions of a program.
 
     Shapes of what goes in, values that Python looked at, arguments that are no tensors, and which
     part of tensor-parallel parameters this rank has: ops on a part may name where it begins.
@@ -189,7 +189,7 @@ def kind_of(replay: Replay) -> str:
 
 
 def _places(layout: Any, averaged: Container[str]) -> Iterator[tuple[str, int]]:
-    """Where this rank is in the dimensions of a mesh along which a tensor is cut.
+    """The coordinates of this rank in the dimensions of a mesh along which a tensor is cut.
 
     ``averaged``: the groups over which gradients are: parameters in parts are gathered there.
     """

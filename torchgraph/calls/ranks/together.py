@@ -1,4 +1,4 @@
-"""What one Graph does with the same Graph on other ranks, call by call.
+"""Agreement of one Graph with the same Graph on other ranks, call by call.
 
 Before each call the ranks say what they are about to do. All the same: they do it. All have a
 program, of other inputs, and meet in the same collectives: each runs its own. Else all run the call
@@ -93,10 +93,10 @@ class Together:
         self.may_meet = False
         """True where there are others, as of the beginning of the call."""
         self._called = ""
-        """The Graph, in words that are equal on all ranks."""
+        """A name of the Graph that is equal on all ranks."""
         self._exchange: Exchange | None = None
         self._reached: set[int] = set()
-        """The ranks of the groups that this one was seen to meet."""
+        """The ranks of the process groups that this rank has used."""
         self._all_in_eager = False
         """True from when that is decided to the end of the call."""
         self._recording = False
@@ -104,11 +104,11 @@ class Together:
         self._stay = False
         """True where the ranks have found that all have to stay on aten."""
         self._spot_checks = False
-        """True where this rank wants to look at its program, or another one does."""
+        """True where this rank or another one wants a spot check of its program."""
         self._calls = 0
         self._alone: WeakSet[Replay] = WeakSet()
-        """Programs that meet nobody."""
-        self._proposals: WeakKeyDictionary[Replay, Proposal] = WeakKeyDictionary()
+        """Programs without collectives."""
+        self._cards: WeakKeyDictionary[Replay, Card] = WeakKeyDictionary()
         """Programs -> what is said of each: its text is long."""
         self._agreed: WeakKeyDictionary[Replay, str] = WeakKeyDictionary()
         """Programs -> a hash that is the same for what was agreed upon together."""
@@ -138,7 +138,7 @@ class Together:
                 raise
 
     def goes(self, replay: Replay, call: Call, *, spot_check: bool = False) -> bool:
-        """The ranks meet before ``replay`` runs. True: they look at what it does.
+        """Agree with the other ranks before ``replay`` runs. True: they spot-check it.
 
         Args:
             spot_check: this rank wants to; then all do.
@@ -158,7 +158,7 @@ class Together:
         return self._spot_checks
 
     def _agrees(self, replay: Replay, numbers: Any, *, again: bool = False) -> bool:
-        """Whether all ranks run their programs. ``again``: if all stay on aten since just now."""
+        """True where all ranks run their programs. ``again``: after all were put on aten."""
         if again and not self._stay:
             return False
         self._stay = False
@@ -168,14 +168,14 @@ class Together:
         return self._settled(does, quick, replay, numbers)
 
     def turned(self, replay: Replay, calls: int, options: Options) -> AbstractContextManager[None]:
-        """What `Replay.turn` gives; the others wait longer for a rank that compiles meanwhile."""
+        """`Replay.turn`, during which other ranks wait longer for this one, which may compile."""
         if not self._acts():
             return replay.turn(calls, options)
         with presence().takes_long("compiles"):
             return replay.turn(calls, options)
 
     def runs_in_eager(self) -> None:
-        """The ranks meet before this one runs the call in eager: then all do."""
+        """Agree with the other ranks before this one runs the call in eager: then all do."""
         if self._acts() and not self._all_in_eager:
             self._settled(Action.EAGER)
             self._all_in_eager = True
@@ -196,7 +196,7 @@ class Together:
             self._settled(Action.NOTHING)
 
     def confirms(self, replay: Replay) -> bool:
-        """Whether all ranks confirm a program now: it runs on each, beside the others'.
+        """True where all ranks confirm a program now: it runs on each at the same time.
 
         Raises: RanksDiffer, RankLost, RankAbsent.
         """
@@ -206,7 +206,7 @@ class Together:
         return self._settled(Action.CONFIRM, "", replay, self._numbers_of(replay))
 
     def explain(self, error: Exception) -> None:
-        """Raise RankLost where that is what ``error`` comes from."""
+        """Raise RankLost where a lost rank caused ``error``."""
         if self._acts():
             presence().explain(error)
 
@@ -249,10 +249,10 @@ class Together:
     def _settled(
         self, does: Action, quick: str = "", replay: Replay | None = None, numbers: Any = ()
     ) -> bool:
-        """Whether all ranks do what they are about to do.
+        """True where all ranks agree on the next action.
 
         Args:
-            quick: what is equal on all ranks where all is as agreed before; empty for nothing.
+            quick: a text that is equal on all ranks if an earlier agreement still holds; or empty.
         """
         exchange = self._met(presence())
         exchange.about = f"call {self._calls} of {self._called}"

@@ -20,7 +20,7 @@ from ..confirm import Start
 
 
 class NodePlace(NamedTuple):
-    """A node in words, and the user's line that it comes from."""
+    """A description of a node for a message, and the user's line that it comes from."""
 
     what: str = ""
     where: SourceLine | None = None
@@ -29,7 +29,7 @@ class NodePlace(NamedTuple):
 
 
 def place_of(replay: Replay, start: Start, call: Call, value: str) -> NodePlace:
-    """The first node that the passes have made otherwise; else that which computes ``value``.
+    """The first node whose value the passes changed; else the node that computes ``value``.
 
     ``value``: an output or a state of the program of ``replay`` that differs from eager's.
     """
@@ -48,7 +48,7 @@ def place_of(replay: Replay, start: Start, call: Call, value: str) -> NodePlace:
 
 
 def _values(replay: Replay, start: Start, call: Call) -> list[Any]:
-    """What the captured program takes: it writes nothing."""
+    """The inputs of the captured program, which is functional: it writes none of them."""
     given = iter(replay.captured.side_effects.extended(call, start.places).tensors)
     return [
         start.tensors.get(leaf.fqn, next(given))
@@ -59,14 +59,14 @@ def _values(replay: Replay, start: Start, call: Call) -> list[Any]:
 
 
 class _Untold(Exception):
-    """Nobody can compare two programs node by node."""
+    """Two programs cannot be compared node by node."""
 
 
 def _changed(captured: Program, program: Program, values: list[Any]) -> fx.Node | None:
     """The first node of ``program`` with another value than its counterpart in ``captured``.
 
     Raises:
-        _Untold: nobody can say.
+        _Untold: the two cannot be compared.
     """
     simple = program.signature.micro_batches == 1 and not any(
         effects.of(node).communicates for node in captured.nodes
@@ -95,12 +95,12 @@ class _Prints(fx.Interpreter):
         self._prints = prints
 
     def follow(self, values: list[Any]) -> None:
-        """Run it."""
+        """Run the program on these inputs."""
         with torch.no_grad():
             self.run(*values, enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:
-        """Its value."""
+        """The value of a node."""
         value = super().run_node(n)
         if n.op == "call_function" and isinstance(value, torch.Tensor):
             self._prints[n.name] = fingerprint(value)
@@ -108,11 +108,11 @@ class _Prints(fx.Interpreter):
 
 
 class _Found(Exception):
-    """The node was met."""
+    """Ends a run at the first node that differs."""
 
 
 class _Compares(fx.Interpreter):
-    """Runs a program until a value is another one than the one of its counterpart."""
+    """Runs a program up to the first node whose value differs from its counterpart's."""
 
     def __init__(self, program: Program, expected: Mapping[str, bytes]) -> None:
         super().__init__(program.gm)
@@ -120,7 +120,7 @@ class _Compares(fx.Interpreter):
         self._first: fx.Node | None = None
 
     def follow(self, values: list[Any]) -> fx.Node | None:
-        """The first such node."""
+        """The first node that differs; None where none does."""
         try:
             with torch.no_grad():
                 self.run(*values, enable_io_processing=False)
@@ -129,7 +129,7 @@ class _Compares(fx.Interpreter):
         return self._first
 
     def run_node(self, n: fx.Node) -> Any:
-        """Its value. Raises _Found."""
+        """The value of a node. Raises _Found at the first that differs."""
         value = super().run_node(n)
         known = self._expected.get(identity(n)) if n.op == "call_function" else None
         if known is not None and isinstance(value, torch.Tensor) and fingerprint(value) != known:

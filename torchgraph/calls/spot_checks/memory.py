@@ -1,4 +1,4 @@
-"""Whether copies of what a program writes fit into memory."""
+"""Memory for a spot check: bytes that its copies take, and bytes that are free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def copied_bytes(program: Program) -> Counter[torch.device]:
-    """How much a look at a program copies, on each device."""
+    """Bytes that a spot check of a program copies, by device."""
     written = {out.target for out in program.signature.outputs if out.kind is OutputKind.UPDATE}
     needed: Counter[torch.device] = Counter()
     for spec in program.signature.inputs:
@@ -29,7 +29,7 @@ def copied_bytes(program: Program) -> Counter[torch.device]:
 
 
 def fits(needed: Mapping[torch.device, int]) -> bool:
-    """True where so many bytes are free on each device."""
+    """True where each device has at least the ``needed`` bytes free."""
     return all(size <= free(device) for device, size in needed.items())
 
 
@@ -50,7 +50,7 @@ def _available() -> int:
 
 
 def _left_to_the_group() -> int:
-    """What a container has left, whose limit is lower than the machine's memory."""
+    """Bytes up to the memory limit of the control group that a container runs in."""
     try:
         limit, used = (
             int((_GROUP / name).read_text(encoding="ascii"))

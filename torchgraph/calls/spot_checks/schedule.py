@@ -1,4 +1,4 @@
-"""Which calls that programs serve are looked at, and which program of a Graph."""
+"""The schedule of spot checks: at which calls, and of which program of a Graph."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary, ref
 from ...replay.replay import Replay
 
 MOST = 1_000
-"""Calls between two looks, at most: so many less one may be wrong before that is found."""
+"""Calls from one spot check to the next, at most."""
 _NEVER = sys.maxsize
 
 
 def following(served: int, schedule: str | int) -> int:
-    """The first call after ``served`` of them that is looked at.
+    """The number of the next call to check, after ``served`` calls.
 
     ``"doubling"``: the 2nd, 4th, 8th, ... 512th, 1,000th, 2,000th, ...; an int n: every n-th.
     """
@@ -27,37 +27,37 @@ def following(served: int, schedule: str | int) -> int:
 
 
 class SpotChecks:
-    """The looks at the programs of one Graph."""
+    """The spot checks of the programs of one Graph."""
 
     def __init__(self, schedule: str | int) -> None:
         self.count = 0
-        """Calls that were looked at."""
+        """Calls that were checked."""
         self.confirmed = 0
-        """Those in which the program gave what eager gave."""
+        """Checks in which the program and eager agreed."""
         self.note = ""
-        """Why the last one told nothing; empty where it did."""
+        """Why the last check was inconclusive; empty where it was not."""
         self._schedule = schedule
         self.from_hits = 0
-        """After so many calls that programs served, the next may be looked at."""
+        """Number of served calls after which the next check is due."""
         self._chosen: ref[Replay] | None = None
-        """The program that is to be looked at."""
+        """The program to check next."""
         self._until = 0
-        """Then another one is chosen: it may not be called any more."""
+        """Number of served calls at which another program is chosen: the chosen one may be idle."""
         self._spot_check: WeakKeyDictionary[Replay, int] = WeakKeyDictionary()
         self._seen: WeakKeyDictionary[Replay, int] = WeakKeyDictionary()
-        """How often each had run when it was looked at."""
+        """Runs of each program up to its own last check."""
         self._ran: WeakKeyDictionary[Replay, int] = WeakKeyDictionary()
-        """How often each had run at the last look."""
+        """Runs of each program up to the last check of any."""
         self.follow(schedule, 0)
 
     def follow(self, schedule: str | int, hits: int) -> None:
-        """Go by another schedule from now on. ``hits``: calls that programs have served."""
+        """Set the schedule from now on. ``hits``: calls that programs have served."""
         self._schedule = schedule
         self._chosen = None
         self.from_hits = following(hits, schedule) - 1
 
     def wants(self, replay: Replay, programs: Iterable[Replay], hits: int) -> bool:
-        """True where the call that begins, by ``replay``, is one to look at."""
+        """True where the call that begins, which ``replay`` would serve, is to be checked."""
         chosen = None if self._chosen is None else self._chosen()
         if chosen is None or hits >= self._until:
             chosen = self._least(replay, programs)
@@ -65,12 +65,12 @@ class SpotChecks:
         return chosen is replay
 
     def _least(self, replay: Replay, programs: Iterable[Replay]) -> Replay:
-        """That which was looked at least, of those which have served since the last look."""
+        """The program with the fewest checks, of those that ran since the last check."""
         alive = [one for one in programs if one is replay or one.runs > self._ran.get(one, 0)]
         return min(alive, key=lambda one: (self._spot_check.get(one, 0), one is not replay))
 
     def made(self, replay: Replay, programs: Iterable[Replay], hits: int) -> None:
-        """A call of ``replay`` was looked at."""
+        """Note that a call of ``replay`` was checked."""
         self.count += 1
         self._spot_check[replay] = self._spot_check.get(replay, 0) + 1
         self._seen[replay] = replay.runs
@@ -78,9 +78,9 @@ class SpotChecks:
         self.follow(self._schedule, hits)
 
     def put_off(self, hits: int) -> None:
-        """The call that begins is not looked at, but one as much later."""
+        """Do not check the call that begins; count the interval from it."""
         self.follow(self._schedule, hits + 1)
 
     def since(self, replay: Replay) -> int:
-        """Calls that a program has served since it was looked at, or confirmed."""
+        """Calls that a program has served since its last check, or its confirmation."""
         return replay.runs - self._seen.get(replay, 0)

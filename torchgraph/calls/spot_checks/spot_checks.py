@@ -1,4 +1,4 @@
-"""Looks: a call that a program would serve runs in eager, and the program on copies."""
+"""Spot checks: a call that a program would serve runs in eager, and the program on copies."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Eagerly(NamedTuple):
 
     returned: Any
     left: Left | None
-    """None where it says nothing about the program: a step that was skipped, say."""
+    """None where the call is no evidence about the program: a skipped step, for one."""
     loss: torch.Tensor | None = None
     stepped: Sequence[Optimizer] = ()
 
 
 class Wrong(NamedTuple):
-    """What a program gives otherwise than eager."""
+    """A difference between a program and eager, found by a spot check."""
 
     what: str
     where: SourceLine | None
@@ -79,7 +79,7 @@ class SpotChecking(DryRuns):
         """For programs that run Inductor's code, the same on `aten`."""
         self._known: WeakKeyDictionary[Replay, tuple[bool, Mapping[torch.device, int]]]
         self._known = WeakKeyDictionary()
-        """Whether the collectives of a program can be repeated, and how much a look copies."""
+        """By program: if its collectives can be repeated, and the bytes that a check copies."""
 
     def _wants_spot_check(self, replay: Replay) -> bool:
         if replay.audit is not None and replay.audit.is_due:  # this call is compared in any case
@@ -87,7 +87,7 @@ class SpotChecking(DryRuns):
         return self._spot_checks.wants(replay, self._cache, self._cache.hits)
 
     def _start(self, replay: Replay, call: Call) -> Start | None:
-        """What a look starts from; None where it cannot be copied.
+        """Copies that a spot check starts from; None where they cannot be made.
 
         Raises:
             ValueMoved, SharedMemory: the program does not serve the call.
@@ -124,7 +124,7 @@ class SpotChecking(DryRuns):
                 free = turn.enter_context(patching.alone())
                 self._spot_checks.put_off(
                     self._cache.hits
-                )  # should it raise, another call is looked at
+                )  # should it raise, another call is checked
                 ran = self._eagerly(replay, call, patched=free)
             try:
                 if start is not None and ran.left is not None:
@@ -215,7 +215,7 @@ class SpotChecking(DryRuns):
         return None if differs is None else Wrong(str(differs), differs.where, compiled=True)
 
     def _reference(self, replay: Replay) -> Replay:
-        """What has to give what eager gives, of a program that may run Inductor's code."""
+        """The `aten` version of a program, which has to match eager."""
         options = self.config.options
         found = as_eager(replay, options)
         if found is not replay or replay.inductor_since is None:

@@ -1,4 +1,4 @@
-"""What a Graph holds that has a state: the one value that saving and loading take."""
+"""The stateful objects of a Graph: the one value that saving and loading take."""
 
 from __future__ import annotations
 

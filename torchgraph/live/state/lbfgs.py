@@ -1,4 +1,4 @@
-"""Whether the slots of `torch.optim.LBFGS` fit: of all parameters as one flat tensor, in the first.
+"""Checks of the slots of `torch.optim.LBFGS`: flat over all parameters, kept by the first.
 
 No step of a few numbers says it: that would take a closure.
 """
@@ -25,7 +25,7 @@ def lbfgs_problems(
     group: Mapping[str, Any],
     states: Mapping[int, Any],
 ) -> Iterator[str]:
-    """What keeps the slots from being loaded.
+    """Problems that keep the slots from being loaded.
 
     Args:
         states: the slots by the number of the parameter, as a state has them.

@@ -1,4 +1,4 @@
-"""Whether the state of a module fits, and a form of it that is safe to load."""
+"""Checks of the state of a module, and a form of it that is safe to load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .values import short, tensor_problem
 
 
 def module_problems(name: str, module: nn.Module, saved: object, *, strict: bool) -> Iterator[str]:
-    """What keeps a state from being loaded into a module."""
+    """Problems that keep a state from being loaded into a module."""
     if not isinstance(saved, Mapping):
         yield f"{name}: is {short(saved)}, not a dict"
         return
@@ -65,7 +65,7 @@ def safe_to_load(
 
 
 def memory_of(modules: Iterable[nn.Module]) -> set[int]:
-    """Where the parameters and buffers lie."""
+    """Addresses of the memory of parameters and buffers."""
     return {
         address
         for module in modules
@@ -76,7 +76,7 @@ def memory_of(modules: Iterable[nn.Module]) -> set[int]:
 
 
 def _address(tensor: object) -> int:
-    """Where the memory of a tensor begins; 0 for what has none of its own."""
+    """The start address of a tensor's memory; 0 for a value without memory of its own."""
     if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
         return 0
     try:

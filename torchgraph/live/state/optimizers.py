@@ -1,4 +1,4 @@
-"""Whether the state of an optimizer fits: settings by group, slots by parameter."""
+"""Checks of the state of an optimizer: settings by group, slots by parameter."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Group = Mapping[str, Any]
 
 _OF_A_GRAPH = {"lr_scale", "clip_grad_max_norm", "clip_grad_norm_type"}
 _OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
-"""What no optimizer has by default; a norm may be infinite, a learning rate may not."""
+"""Settings that no optimizer has by default; a norm may be infinite, a rate may not."""
 
 
 def optimizer_problems(
     name: str, optimizer: Optimizer, saved: Group, *, strict: bool
 ) -> Iterator[str]:
-    """What keeps a state of torch's form from being loaded."""
+    """Problems that keep a state of torch's form from being loaded."""
     groups: Any = saved.get("param_groups")
     states = saved.get("state")
     if not is_list(groups) or not isinstance(states, Mapping):
@@ -55,7 +55,7 @@ def optimizer_problems(
 
 
 def own_form_problems(name: str, own: Group, saved: Group) -> Iterator[str]:
-    """What keeps a state of a form of the user's from being loaded, by the one there is now."""
+    """Problems that keep a state of a user's form from being loaded, by the current one."""
     yield from (f"{name}.{short(key)}: missing" for key in own if key not in saved)
     for key in saved.keys() & own.keys():
         yield from unlike_own(f"{name}.{key}", own[key], saved[key])
@@ -139,7 +139,7 @@ class _Slots:
         """The slots that a parameter has at all: another one comes with a later step."""
 
     def problems(self) -> Iterator[str]:
-        """What is missing, of another kind, or leads to no step."""
+        """Slots that are missing, of another kind, or that make a step fail."""
         first = 0
         for number, own in enumerate(self._optimizer.param_groups):
             group, parameters = self._groups[number], own["params"]

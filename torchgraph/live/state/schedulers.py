@@ -1,4 +1,4 @@
-"""Whether the state of a learning-rate scheduler fits: by its values, and by a step with it."""
+"""Checks of the state of a learning-rate scheduler: of its values, and by a step with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAY_BE_INFINITE = {"best", "mode_worse"}
 def scheduler_problems(
     name: str, scheduler: LRScheduler, saved: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """What keeps a state from being loaded.
+    """Problems that keep a state from being loaded.
 
     Args:
         groups: the param groups that the optimizer will have.
@@ -63,7 +63,7 @@ def _is_of_torch(cls: type) -> bool:
 
 
 def _known_entries(cls: type) -> set[str]:
-    """What a class of the user's has from torch's classes: counts, rates, and their arguments."""
+    """The attributes that a user's class has from torch's: counts, rates, arguments."""
     bases = filter(_is_of_torch, cls.__mro__)
     given = (key for base in bases for key in inspect.signature(base).parameters)
     return {*SCHEDULER_ENTRIES, *given}
@@ -167,7 +167,7 @@ def _is_torchs(scheduler: LRScheduler) -> bool:
 
 
 def inside(scheduler: LRScheduler) -> Iterable[LRScheduler]:
-    """Those that a chain or a sequence steps, at any depth."""
+    """The schedulers that a chain or a sequence steps, at any depth."""
     for inner in schedulers_in(scheduler):
         yield inner
         yield from inside(inner)

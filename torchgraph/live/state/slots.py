@@ -1,4 +1,4 @@
-"""Whether the slots of a parameter fit: those of a known step, and those of the user's own."""
+"""Checks of the slots of a parameter: of a known optimizer, and of a user's own class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Slots = Mapping[str, Any]
 def known_problems(
     name: str, parameter: torch.Tensor, slots: Slots, expected: Mapping[str, Slot]
 ) -> Iterator[str]:
-    """What is wrong with slots of which a first step tells names, shapes and kinds."""
+    """Problems of slots whose names, shapes and kinds are known from a first step."""
     yield from (f"{name}.{key}: missing" for key in expected if key not in slots)
     for key, value in slots.items():
         if type(key) is not str:
@@ -28,7 +28,7 @@ def known_problems(
 
 
 def own_problems(name: str, slots: Slots, own: Slots, somewhere: Collection[str]) -> Iterator[str]:
-    """What is wrong with slots of a step of the user's, by those that it has made until now.
+    """Problems of slots of a user's class, by comparison with the slots that exist now.
 
     Args:
         somewhere: the slots that any parameter has.
@@ -73,7 +73,7 @@ def _slot_problems(
 
 
 def _other_problems(name: str, parameter: torch.Tensor, value: Any) -> Iterator[str]:
-    """A slot that these settings do not use, such as the momentum of other ones."""
+    """Problems of a slot that the current settings do not use."""
     if not isinstance(value, torch.Tensor):
         if value is not None and not isinstance(value, (bool, int, float)):
             yield f"{name}: is {short(value)}, which no slot is"

@@ -1,4 +1,4 @@
-"""Whether the entry ``"_train"`` of a state fits: counts, random state, scaler, and its parts."""
+"""Checks of the entry ``"_train"`` of a state: counts, random state, scaler and its parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTS = {"growth_interval", SCALER_COUNT}
 
 
 def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
-    """What keeps the training state from being loaded."""
+    """Problems that keep the training state from being loaded."""
     if not isinstance(train, Mapping):
         yield f"{TRAIN}: is {short(train)}, not a dict"
         return
@@ -82,7 +82,7 @@ def _pairs(
 
 
 def calls_of(train: Mapping[str, Any]) -> Any:
-    """How often each kind of call was made: a dict, unless something else was saved."""
+    """Counts of calls by kind: a dict, unless something else was saved."""
     found = train.get("calls", {})
     if type(found) is not str:
         return found  # a dict, before there were several ranks
@@ -93,7 +93,7 @@ def calls_of(train: Mapping[str, Any]) -> Any:
 
 
 def calls_problems(calls: object) -> Iterator[str]:
-    """What is wrong with counts of calls."""
+    """Problems of counts of calls."""
     if not isinstance(calls, Mapping):
         yield f"{TRAIN}.calls: is {short(calls)}, not a dict"
         return
@@ -103,7 +103,7 @@ def calls_problems(calls: object) -> Iterator[str]:
 
 
 def rng_problems(rng: object) -> Iterator[str]:
-    """What keeps the random state from being set."""
+    """Problems that keep the random state from being set."""
     if not isinstance(rng, Mapping) or "cpu" not in rng:
         yield f"{TRAIN}.rng: is {short(rng)}, without a state of torch's generator"
         return
@@ -129,7 +129,7 @@ def _is_bytes(state: object) -> bool:
 
 
 def _is_accepted(state: object, throwaway: torch.Generator) -> bool:
-    """Let a generator of no use try a state: only it knows what a good one is."""
+    """Test a state on a throwaway generator: only a generator can validate one."""
     if not _is_bytes(state):
         return False
     try:
@@ -140,7 +140,7 @@ def _is_accepted(state: object, throwaway: torch.Generator) -> bool:
 
 
 def scaler_problems(saved: object, scaler: Scaler | None, *, strict: bool) -> Iterator[str]:
-    """What keeps the state of a grad scaler from being loaded."""
+    """Problems that keep the state of a grad scaler from being loaded."""
     name = f"{TRAIN}.scaler"
     if saved is not None and not isinstance(saved, Mapping):
         yield f"{name}: is {short(saved)}, not a dict"

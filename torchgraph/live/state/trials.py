@@ -1,4 +1,4 @@
-"""What an optimizer is known to do with its settings and slots: it is asked, on a few numbers."""
+"""Trials of optimizers: steps on a few numbers, which show the slots that a class makes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Group = Mapping[str, Any]
 
 
 class Kind(NamedTuple):
-    """What a first step may depend on, of a parameter."""
+    """The properties of a parameter that a first step may depend on."""
 
     ndim: int
     dtype: torch.dtype
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What a first step leaves: a tensor's like, and its sizes: full (True) or 1 (False)."""
+    """A slot after a first step: an example of it, and its sizes: full (True) or 1 (False)."""
 
     like: Any
     full: tuple[bool, ...] | None
@@ -62,13 +62,13 @@ class Trial:
             step_without_hooks(self._optimizer)
 
     def slots(self, kind: Kind) -> dict[str, Slot]:
-        """What the first step leaves for a parameter of that kind."""
+        """The slots that a first step makes for a parameter of that kind."""
         stand_in = self._stand_ins[kind]
         state = self._optimizer.state.get(stand_in, {})
         return {key: _slot(stand_in, value) for key, value in state.items()}
 
     def problem_with(self, states: Sequence[tuple[Kind, Group]]) -> str:
-        """Why a step fails after such slots were loaded; empty where it does not."""
+        """Why a step fails after these slots were loaded; empty where it does not."""
         if not states:
             return ""
         slots = {number: self._few(*state) for number, state in enumerate(states)}
@@ -99,7 +99,7 @@ def _alone(value: Any) -> Any:
 
 
 def trial_of(optimizer: Optimizer, group: Group, kinds: Iterable[Kind]) -> Trial | None:
-    """A trial with the settings that an optimizer has now; None where it cannot be asked."""
+    """A trial with the optimizer's current settings; None where none can be made."""
     cls = known_class(optimizer)
     kinds = set(kinds)
     if cls is None or any(kind.device.type == "meta" for kind in kinds):

@@ -1,4 +1,4 @@
-"""Values of a state that nobody has looked at yet: what they are, and whether they are alike."""
+"""Unvalidated values of a state: their kinds, and comparisons with the current values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def is_list(value: object) -> bool:
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """Whether numbers of this dtype are floats, complex, ints or bools: casts stay inside."""
+    """The kind of a dtype, within which casts are allowed: floats, complex, ints or bools."""
     if dtype.is_floating_point:
         return "floating-point"
     if dtype.is_complex:

@@ -29,12 +29,12 @@ from .undo import undoing
 from .values import independent, short
 
 _LISTED = 30
-"""How many problems a message lists."""
+"""The number of problems that a message lists."""
 
 
 @dataclass
 class Progress:
-    """How far a Graph has come."""
+    """The counts of a Graph's calls."""
 
     step: int = 0
     """Calls in all."""
@@ -142,7 +142,7 @@ def _writes(
     *,
     strict: bool,
 ) -> list[tuple[str, Callable[[], object]]]:
-    """What is to be done, from copies: the state may share memory with what is written."""
+    """The writes to make, from copies: the state may share memory with their targets."""
     written = memory_of(held.modules.values())
     writes: list[tuple[str, Callable[[], object]]] = []
     for name, module in held.modules.items():

@@ -1,4 +1,4 @@
-"""Whether compiled code computes what the aten program does, up to rounding.
+"""The comparison of compiled code with the aten program, up to rounding.
 
 Touches: copies of what a step writes.
 Never: a tolerance that rounding does not explain.

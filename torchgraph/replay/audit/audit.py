@@ -1,10 +1,10 @@
-"""The compiled step is compared with the `aten` program: in its first call, and in each look.
+"""The compiled step is compared with the `aten` program: in its first call, and in each spot check.
 
 The compiled step runs first, after what it writes was copied: over the live tensors in its first
-call, over copies in a look. Then the `aten` program runs over what was copied, fed with what left
-the compiled regions (`Reference`), and what differs has to be explained by rounding (`rounding`).
-If it is, the results of a first call stay. If not, the copies are put back, and the step is the
-`aten` program's, this one and all that follow.
+call, over copies in a spot check. Then the `aten` program runs over what was copied, fed with what
+left the compiled regions (`Reference`), and what differs has to be explained by rounding
+(`rounding`). If it is, the results of a first call stay. If not, the copies are put back, and the
+step is the `aten` program's, this one and all that follow.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class NotConfirmed(Exception):
 
 @dataclass
 class Confirmation:
-    """How often a compiled program was compared with the `aten` program."""
+    """Counts of the comparisons of a compiled program with the `aten` program."""
 
     mode: str = "first"
-    """What `set_confirm` was told."""
+    """The setting of `set_confirm`."""
     confirmed: int = 0
     last: int | None = None
     """The last call of the program that was confirmed, counted from 1."""
     note: str = ""
-    """What was not compared and why, or why the compiled program was dropped."""
+    """Parts that were not compared and why, or why the compiled program was dropped."""
     dropped: bool = False
 
     def __str__(self) -> str:
@@ -138,12 +138,12 @@ class Audit:
         try:
             observed = Observed(self._parts, self._regions)
             results = self._observe(observed, values)
-        except ValueMoved:  # other ranks may have ended the step, too: nobody is asked again
+        except ValueMoved:  # other ranks may have ended the step, too: no collective is repeated
             self._undo(values, start, random)
             raise
         except Exception as failure:
             self._undo(values, start, random)
-            # A rank that is asked once more by us alone would not answer.
+            # A collective that this rank alone repeats would never end.
             if not self._communicates and not self._runs(self._given(values, start), random):
                 raise  # the step cannot be done: compiled code is not to blame
             raise NotConfirmed(f"it failed ({type(failure).__name__}: {failure})") from failure
@@ -185,7 +185,7 @@ class Audit:
             observed.end()
 
     def _runs(self, values: Sequence[object], random: TorchRandomState) -> bool:
-        """True when the `aten` program comes to an end."""
+        """True when the `aten` program runs without an error."""
         try:
             list(Reference(self._single, self._parts, Observed((), ())).run(values, _nobody))
         except Exception:
@@ -195,7 +195,7 @@ class Audit:
         return True
 
     def _given(self, values: Sequence[Any], start: dict[int, torch.Tensor]) -> list[object]:
-        """What the `aten` program takes: nothing of it has been written since the call began."""
+        """The inputs of the `aten` program, as they were when the call began."""
         found: list[object] = []
         for spec in self.program.signature.inputs:
             if spec.derived_from is not None:
@@ -287,7 +287,7 @@ class Audit:
     def _ends(
         self, results: Sequence[object], values: Sequence[object]
     ) -> dict[OutputSpec, object]:
-        """What the compiled step returned and wrote, without what a skipped optimizer did not."""
+        """The results and writes of the compiled step, without those of skipped optimizers."""
         returned = dict(zip(self._compiled.outputs, results, strict=True))
         skipped = self._skips(results)
         found = {}
@@ -319,7 +319,7 @@ class _Observer:
 
 
 def _op_by_op(executable: Lowered) -> Any:
-    """The same kernels, launched one after the other where a CUDA Graph would replay them."""
+    """An executable with the same kernels, launched one by one instead of by a CUDA Graph."""
     if isinstance(executable, Plan):
         first, following, update = map(_op_by_op, executable.executables)
         return replace(executable, first=first, following=following, update=update)

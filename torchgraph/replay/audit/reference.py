@@ -28,7 +28,7 @@ Given = Mapping[str, torch.Tensor]
 
 
 class Moves(Protocol):
-    """Told of each value of a run; what it returns goes on."""
+    """A function over the values of a run: each value is replaced by its result."""
 
     def moved(self, node: fx.Node, value: object) -> object:
         """The value of ``node`` to go on with."""
@@ -43,10 +43,10 @@ class StepOutput(NamedTuple):
 
 
 class Observed:
-    """What the regions of one run returned, and what their update was given."""
+    """The outputs of the compiled regions of one run, and the inputs of its update."""
 
     def __init__(self, parts: Sequence[Program], regions: Sequence[Region]) -> None:
-        """``parts``: those of the `aten` program; see `parts_of`."""
+        """``parts``: the parts of the `aten` program; see `parts_of`."""
         self._parts = parts
         self._regions = regions
         known = [dict(_tensors(part)) for part in parts]
@@ -61,20 +61,20 @@ class Observed:
         self._seen: dict[Region, int] = {}
         self._failure: Exception | None = None
         self.collectives = CollectiveLog()
-        """What its collectives gave."""
+        """The results of its collectives."""
 
     def begin(self) -> None:
-        """Look at what regions return from now on."""
+        """Start copying the outputs of regions."""
         for region in self._regions:
             region.observer = self._see
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop copying the outputs of regions."""
         for region in self._regions:
             region.observer = None
 
     def check(self) -> None:
-        """Raise what a look failed with: most likely there was no memory for what was seen."""
+        """Raise the error of a copy that failed: most likely memory ran out."""
         if self._failure is not None:
             raise afresh(self._failure)
 
@@ -89,7 +89,7 @@ class Observed:
         self._keep(2, 0, {spec.name: sums[spec.fqn] for spec in specs if spec.fqn in sums})
 
     def of(self, part: int, run: int) -> Given:
-        """Those of a part's run."""
+        """The values copied in one run of a part."""
         runs = self._runs.get(part, [])
         return runs[run] if run < len(runs) else {}
 
@@ -115,7 +115,7 @@ class Observed:
 
 
 def _tensors(program: Program) -> Iterator[tuple[Crossing, str]]:
-    """Who computes what in a part of the `aten` program, and its name there."""
+    """The tensors that a part of the `aten` program computes: identity and node name."""
     for node in program.nodes:
         value = node.meta.get("val")
         if node.op != "call_function" or not isinstance(value, torch.Tensor) or not identity(node):
@@ -222,9 +222,9 @@ class _Follower(fx.Interpreter):
         self._shaker = shaker
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """Collectives give what they gave the compiled step: other ranks are asked once."""
-        if self._collectives and effects.of_target(target).communicates:
-            return self._collectives.replay_next(target, args)
+        """Repeat the results of the compiled step's collectives: other ranks run them only once."""
+        if self._came and effects.of_target(target).communicates:
+            return self._came.again(target, args)
         return super().call_function(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> object:

@@ -1,4 +1,4 @@
-"""What rounding may change in a step, found out by moving every value of it a little.
+"""The effect of rounding on a step, measured by perturbing every value of it.
 
 How far the last bits of a gradient carry depends on the step: through an LSTM, a BatchNorm over few
 rows, a gradient that is rounding and nothing else, which Adam turns into a whole step. No formula
@@ -23,19 +23,19 @@ TIGHT = 4
 """Times the dtype's epsilon, of the largest value: two forms of one formula give that."""
 
 MARGIN = 3
-"""How much more than noise changed may differ: the largest of few samples is not the largest."""
+"""Factor on the change that noise made: the largest of few samples is not the largest."""
 
 FLIPS = 1e-5
 """The share of a mask or of indices that may fall on the other side of a comparison."""
 
 
 class Noise(enum.Enum):
-    """How far the values of a step are moved, as multiples of the dtype's epsilon."""
+    """The relative perturbation of a step's values, in multiples of the dtype's epsilon."""
 
     FINE = (32, 1)
-    """What the order of a sum, or another form of it, changes: in 32 bits or more, and in 16."""
+    """As large as the effect of a sum's order or form: for 32 bits or more, and for 16."""
     COARSE = (1024, 2)
-    """So much that what flips rarely, such as the sign before a ReLU, flips in some run."""
+    """Large enough for rare flips, such as of the sign before a ReLU, to occur in some run."""
 
     def amplitude(self, dtype: torch.dtype) -> float:
         """Relative, of values of that dtype."""
@@ -92,12 +92,12 @@ def dense(value: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Gap:
-    """How far two values are apart."""
+    """The difference of two values."""
 
     size: float = 0.0
-    """The largest difference; of masks and integers how many differ."""
+    """The largest difference; for masks and integers the number of those that differ."""
     broken: int = 0
-    """How many are finite on one side only."""
+    """The number of elements that are finite on one side only."""
 
     def within(self, other: Gap) -> bool:
         """True when nothing of it is larger."""
@@ -134,7 +134,7 @@ def _between(left: torch.Tensor, right: torch.Tensor) -> Gap:
 
 
 def first_tolerance(value: object, mixed: bool) -> Gap:
-    """What may differ without a closer look. ``mixed``: it may depend on compiled comparisons."""
+    """The difference allowed without runs with noise. ``mixed``: compiled comparisons count."""
     if isinstance(value, torch.Tensor) and value.numel():
         if value.is_floating_point() or value.is_complex():
             return Gap(TIGHT * torch.finfo(value.dtype).eps * _scale(value))
@@ -151,7 +151,7 @@ def _scale(value: torch.Tensor) -> float:
 
 @dataclass
 class Suspect:
-    """A value that differs, and how much of that noise explains."""
+    """A value that differs, and the difference that noise explains."""
 
     node: fx.Node | None
     what: str
@@ -164,7 +164,7 @@ class Suspect:
     allowed: Gap = field(default_factory=Gap)
 
     def met(self, again: object, noise: Noise) -> None:
-        """``again`` is its value with noise."""
+        """Widen `allowed` by a run with noise, where ``again`` is the value."""
         if noise is Noise.COARSE and not self.coarse:
             return
         change = gap(self.expected, again)
@@ -189,4 +189,4 @@ ValueKey = OutputSpec | tuple[int, int, str]
 """An output of the step; or the part of the program, its run and the name of a node."""
 
 Look = Callable[[ValueKey, fx.Node | None, object], None]
-"""Told of each value that can be compared: a key, the node, the value."""
+"""A callback for each value that can be compared: its key, its node, the value."""

@@ -2,7 +2,7 @@
 
 The first call runs op by op, which also warms up: kernels are loaded, algorithms chosen, memory
 lies in the pool. The second call captures, which runs nothing, and replays. Each call is one real
-step. Where the host has to look at a value before the step may go on, it is several CUDA Graphs.
+step. Where the host has to read a value before the step may go on, it is several CUDA Graphs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..outputs import blank, copy_of, fill
 from .device import Captured, GraphDevice
 
 _COPIED_OUT = (OutputKind.USER, OutputKind.NORM)
-"""What a caller keeps. A gradient stays where it is: the next part of the step reads it there."""
+"""Outputs that a caller keeps. A gradient is not copied: the next part of the step reads it."""
 
 
 class CaptureStage(enum.Enum):
-    """How far a CUDA Graph has come."""
+    """The stages in the life of a CUDA Graph."""
 
     COLD = "cold"
     WARM = "warm"
@@ -47,7 +47,7 @@ class Calls:
 
 @final
 class CudaGraph(Composite):
-    """Behind the interface of an executable. Parameters, buffers and slots are used in place.
+    """An executable that replays a CUDA Graph. Parameters, buffers and slots are used in place.
 
     Args:
         required: a failed capture raises; else it warns, and the step goes on op by op.
@@ -73,7 +73,7 @@ class CudaGraph(Composite):
         self._captured: Captured | None = None
         self._vector: torch.Tensor | None = None
         self._numbers: list[float] = []
-        """What the vector holds."""
+        """The numbers in the vector."""
         specs = halves.signature.inputs
         placeholders = halves.device.program.placeholders[:-1]
         read = [i for i, node in enumerate(placeholders) if node.users]
@@ -100,17 +100,17 @@ class CudaGraph(Composite):
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """What the function returns: the host's outputs, then the device's."""
+        """The outputs of the function: the host's, then the device's."""
         return self._halves.outputs
 
     @property
     def executables(self) -> tuple[Halves]:
-        """What is replayed: both halves of the step."""
+        """The executables that are replayed: both halves of the step."""
         return (self._halves,)
 
     @property
     def copied(self) -> tuple[int, ...]:
-        """Those of the halves, until a CUDA Graph replays them: no op of it raises."""
+        """Copied inputs of the halves; none once a CUDA Graph replays them: no op raises then."""
         return () if self.stage is CaptureStage.CAPTURED else self._halves.copied
 
     def wrote(self, error: BaseException) -> bool:
@@ -123,12 +123,12 @@ class CudaGraph(Composite):
 
     @property
     def parts(self) -> int:
-        """How many CUDA Graphs it is, once captured."""
+        """The number of CUDA Graphs, once captured."""
         return len(self._captured.graphs) if self._captured else 0
 
     @property
     def halves(self) -> Halves:
-        """What is replayed, to be run op by op."""
+        """The replayed halves, to be run op by op."""
         return self._halves
 
     def close(self) -> None:

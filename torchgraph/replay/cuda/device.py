@@ -1,6 +1,6 @@
-"""What a replay asks of a GPU: streams, a memory pool, capture, replay, copies of numbers.
+"""The GPU interface of a replay: streams, a memory pool, capture, replay, copies of numbers.
 
-`Cuda` is the real one. Tests have another, which records what is asked and checks the order.
+`Cuda` is the real one. Tests have another, which records the calls and checks their order.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Captured(NamedTuple):
 
     graphs: Sequence[CapturedGraph]
     seen: Sequence[torch.Tensor]
-    """What the host has to look at behind each part but the last; a replay fills it."""
+    """Values that the host reads after each part but the last; a replay fills them."""
     results: Results
-    """What a replay of the last part fills."""
+    """Outputs that a replay of the last part fills."""
 
 
 class GraphDevice(ABC):
@@ -174,7 +174,7 @@ class Cuda(GraphDevice):
 
 
 def advance(step: Generator[torch.Tensor, None, Results]) -> torch.Tensor | Results:
-    """What the next part of a step yields, or what the last one returns."""
+    """The values that the next part of a step yields, or that the last one returns."""
     try:
         return next(step)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Whether a program runs as a CUDA Graph, and what all of those of one Graph share."""
+"""The choice of programs to run as CUDA Graphs, and the state that those of a Graph share."""
 
 from __future__ import annotations
 
@@ -115,15 +115,15 @@ def device_of(program: Program) -> torch.device | None:
 
 
 def cuda_graphs(executable: Lowered) -> list[CudaGraph]:
-    """Those that run a step."""
+    """The CUDA Graphs that run a step."""
     parts = executable.executables if isinstance(executable, Plan) else (executable,)
     return [part for part in parts if isinstance(part, CudaGraph)]
 
 
 def op_by_op(executable: Lowered, program: Program) -> Lowered:
-    """What computes a step without a replay: another executable where this one replays.
+    """An executable for the step without CUDA Graph replays.
 
-    Of a pipeline, all stages in this process.
+    Of a pipeline, it runs all stages in this process.
     """
     if isinstance(executable, Pipelined):
         return executable.alone or executable
