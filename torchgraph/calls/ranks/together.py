@@ -108,7 +108,7 @@ class Together:
         self._calls = 0
         self._alone: WeakSet[Replay] = WeakSet()
         """Programs without collectives."""
-        self._cards: WeakKeyDictionary[Replay, Card] = WeakKeyDictionary()
+        self._proposals: WeakKeyDictionary[Replay, Proposal] = WeakKeyDictionary()
         """Programs -> what is said of each: its text is long."""
         self._agreed: WeakKeyDictionary[Replay, str] = WeakKeyDictionary()
         """Programs -> a hash that is the same for what was agreed upon together."""
