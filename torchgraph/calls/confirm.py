@@ -275,7 +275,7 @@ def asks_once(program: Program) -> bool:
 
 def _asking_nobody(program: Program, collectives: CollectiveLog) -> AbstractContextManager[None]:
     """In the block, collectives repeat their eager results: other ranks may not take part."""
-    return collectives.repeated() if collectives and asks_once(program) else nullcontext()
+    return collectives.replaying() if collectives and asks_once(program) else nullcontext()
 
 
 def as_eager(replay: Replay, options: Options) -> Replay:

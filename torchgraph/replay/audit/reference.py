@@ -224,7 +224,7 @@ class _Follower(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Repeat the results of the compiled step's collectives: other ranks run them only once."""
         if self._collectives and effects.of_target(target).communicates:
-            return self._collectives.again(target, args)
+            return self._collectives.replay_next(target, args)
         return super().call_function(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> object:
