@@ -131,7 +131,7 @@ GRAPH = {
         graph.last_lr = 0.1
         graph._cache = {}
         graph._run_step = 0
-        graph._turns = None
+        graph._call_lock = None
         graph._optimizers = [sgd]
         del graph.config
         del graph._cache

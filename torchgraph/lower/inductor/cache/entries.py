@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ....collection import afresh
 from .scratch import Lock, Scratch
 
 MANIFEST = "manifest.json"
@@ -178,7 +179,7 @@ def _inside(folder: Path) -> dict[str, os.stat_result]:
 
 
 def _fail(error: OSError) -> NoReturn:
-    raise error
+    raise afresh(error)
 
 
 def _content(folder: Path) -> dict[str, str]:
