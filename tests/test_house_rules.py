@@ -83,6 +83,16 @@ def test_a_room_does_not_know(room):
     assert known == set()
 
 
+def test_nothing_else_imports_the_room_of_oneflow():
+    known = {
+        f"{module} imports {used}"
+        for module, all_used in GRAPH.items()
+        for used in all_used
+        if room_of(used) == "oneflow" != room_of(module)
+    }
+    assert known == set()
+
+
 # Those that load what is not there always: extras, compiled libraries, the child of the compiler;
 # and what a table of names names.
 IMPORTS_BY_NAME = {

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from ....collection import afresh
 from .scratch import Lock, Scratch
 
 MANIFEST = "manifest.json"
@@ -179,7 +178,7 @@ def _inside(folder: Path) -> dict[str, os.stat_result]:
 
 
 def _fail(error: OSError) -> NoReturn:
-    raise afresh(error)
+    raise OSError(error.errno, error.strerror, error.filename)  # one without frames
 
 
 def _content(folder: Path) -> dict[str, str]:
