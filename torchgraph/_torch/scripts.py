@@ -66,7 +66,7 @@ def can_fuse(device: str) -> bool:
 
 @contextmanager
 def hearing_scripts(heard: Callable[[object, str], None]) -> Iterator[None]:
-    """Tell ``heard`` of which TorchScript modules this thread calls methods: ``Net.forward``."""
+    """Report which TorchScript modules this thread calls methods: ``Net.forward``."""
     scripted: Any = torch._C.ScriptMethod
     run, here = scripted.__call__, threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""Forked processes: a Graph in a child waits for no thread of the parent's."""
+"""The lock of a Graph's calls; a forked child gets a new one and waits for no thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORKED = "the process was forked while another thread ran it"
 
 
 class CallLock:
-    """Whose turn it is to call one Graph: one thread's at a time.
+    """The lock under which one thread at a time calls a Graph.
 
     A forked process has the thread alone that forked it. Where another one was in a call, the child
     finds a lock that nobody gives back, and half a step.
@@ -41,8 +41,8 @@ _all: WeakSet[CallLock] = WeakSet()
 
 def _renew() -> None:
     patching.renew()
-    for turns in list(_all):
-        turns.renew()
+    for lock in list(_all):
+        lock.renew()
 
 
 if hasattr(os, "register_at_fork"):

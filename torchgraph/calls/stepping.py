@@ -65,8 +65,8 @@ class Stepping(ModuleHolder):
 
     __slots__ = (
         "_last_call",
-        "_looks_at_values",
         "_numbers",
+        "_reads_values",
         "_rebound",
         "_renumbered",
         "_replicas",

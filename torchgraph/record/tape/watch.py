@@ -95,15 +95,15 @@ class AttributeWatch:
         """True for an attribute that the step has written, and had not read before."""
         return (id(owner), name) in self._writes and (id(owner), name) not in self.reads
 
-    def read_values(self, stored_tensors: Callable[[object, str], bool]) -> list[Read]:
+    def read_values(self, covered: Callable[[object, str], bool]) -> list[Read]:
         """(path, object, attribute, value) of everything that was read.
 
-        ``carried``: true for an attribute that another watch covers.
+        ``covered``: true for an attribute that another watch covers.
         """
         own = [
             (self._owners[key][0], _lasting(self._owners[key][1]), name, value)
             for (key, name), value in self.reads.items()
-            if not stored_tensors(self._owners[key][1], name)
+            if not covered(self._owners[key][1], name)
         ]
         return own + [
             (f"class {holder.__qualname__}", holder, name, value)
