@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -57,7 +56,7 @@ def run(
 
 def _context(backend: str) -> Any:
     """Ranks come from a process that has imported torch once; CUDA allows no forked process."""
-    if backend == "nccl" or sys.platform == "win32":
+    if backend == "nccl":
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["torchgraph", "torch.distributed.tensor"])
