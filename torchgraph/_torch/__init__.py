@@ -104,22 +104,22 @@ _LOGGER = logging.getLogger(FakeTensorMode.__module__)
 _fakes = threading.local()
 
 
-def _heard(record: logging.LogRecord) -> bool:
-    return not getattr(_fakes, "unheard", False)
+def _is_logged(record: logging.LogRecord) -> bool:
+    return not getattr(_fakes, "silenced", False)
 
 
 @contextlib.contextmanager
-def fakes_unheard() -> Iterator[None]:
+def fakes_silenced() -> Iterator[None]:
     """Torch logs the traceback of a fake op that fails; here that is an answer, and not the user's.
 
     Their own fake modes are heard, on other threads too.
     """
-    before = getattr(_fakes, "unheard", False)
-    _fakes.unobserved = True
+    before = getattr(_fakes, "silenced", False)
+    _fakes.silenced = True
     try:
         yield
     finally:
-        _fakes.unobserved = before
+        _fakes.silenced = before
 
 
 def fake_mode() -> FakeTensorMode:
@@ -127,7 +127,7 @@ def fake_mode() -> FakeTensorMode:
 
     What torch remembers of each op and shape, for all modes of the process, is bounded by it.
     """
-    _LOGGER.addFilter(_heard)  # once: the logger keeps it once
+    _LOGGER.addFilter(_is_logged)  # once: the logger keeps it once
     if FakeTensorMode.cache_info().size > _REMEMBERED:
         FakeTensorMode.cache_clear()
     return _FakeMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
@@ -141,7 +141,7 @@ class _FakeMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Run an op on fake tensors, and give a view the strides that it has for real."""
-        with fakes_unheard():
+        with fakes_silenced():
             made = super().dispatch(func, types, args, kwargs or {})
         if func in _VIEWS and isinstance(made, FakeTensor) and _is_plain(args[0], made):
             known, source = tuple(made.shape), args[0]
