@@ -84,7 +84,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     first = time.perf_counter() - start
     for _ in range(5):
         graph(work.x, work.y)
-    replay = graph._last()[0]
+    replay = graph._runner.programs.last()[0]
     counts = {
         "modules": sum(1 for _ in work.model.modules()) - 1,
         "parameters": sum(1 for _ in work.model.parameters()),

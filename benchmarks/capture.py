@@ -124,7 +124,7 @@ def _capture(case: Case, rounds: int) -> dict[str, Any]:
         gc.collect()
         call = functools.partial(graph, work.x, work.y)
         calls.append([clock.seconds(call) for _ in range(3)])
-        replay = graph._last()[0]
+        replay = graph._runner.programs.last()[0]
     beyond = [sum(three) - 3 * alone for three, alone in zip(calls, eager, strict=True)]
     nodes = {
         "captured": expanded(replay.captured.program).count(),

@@ -71,7 +71,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     graph = TrainGraph(work, torch.optim.AdamW(work.model.parameters(), lr=1e-3))
     for _ in range(6):
         graph(work.x, work.y)
-    replay = graph._last()[0]
+    replay = graph._runner.programs.last()[0]
     ways = _guards(replay, work)
     as_they_are = "the arguments bound as they are"
     ways[as_they_are] = Way("", _binding(graph, work))

@@ -90,7 +90,7 @@ def _model(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     taken = alternate(clock, list(map(calls, ways)), rounds=args.rounds, least_seconds=least)
     spreads = [Spread(tuple(one / CALLS for one in spread.rounds)) for spread in taken]
     graph.config.enable_profiler_labels(False)
-    asking = _asking(graph._last()[0].executable, graph.config.options)
+    asking = _asking(graph._runner.programs.last()[0].executable, graph.config.options)
     as_it_is, without, on = (spread.median for spread in spreads)
     return {
         "name": case.name,

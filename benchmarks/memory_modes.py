@@ -127,7 +127,7 @@ def _measure(case: Case, rounds: int, least_seconds: float) -> dict[str, Any]:
                 "first_step_seconds": seconds,
             }
         )
-        sources.append(graph._last()[0].executable.source)
+        sources.append(graph._runner.programs.last()[0].executable.source)
         calls.setdefault(sources[-1], call)
     # One thread: its own time, without what other processes take from it.
     clock = Clock(CPU, time.thread_time if torch.get_num_threads() == 1 else time.perf_counter)

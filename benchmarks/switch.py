@@ -73,7 +73,7 @@ def once(name: str, *, compiles: bool) -> dict[str, Any]:
     work = SWITCH_CASES[name].on(torch.device("cpu"))
     graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR))
     graph(work.x, work.y)
-    replay, _, _ = graph._last()
+    replay, _, _ = graph._runner.programs.last()
     found = cost(replay.program)
     steps: list[float] = []
     end = time.perf_counter() + SECONDS

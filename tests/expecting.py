@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from torchgraph import ops
-from torchgraph.calls import compiling
+from torchgraph.calls import compiler
 from torchgraph.capture.program_of import program_of
 from torchgraph.ir import values
 from torchgraph.ir.program import Program
@@ -51,6 +51,6 @@ def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], Any
             edit(captured.program)
             return captured
 
-        monkeypatch.setattr(compiling, "program_of", edited_program_of)
+        monkeypatch.setattr(compiler, "program_of", edited_program_of)
 
     return use

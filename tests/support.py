@@ -164,12 +164,12 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 def replays(graph: Any) -> list[Replay]:
     """The programs that a Graph holds, bound; the least recently used first."""
-    return list(graph._cache)
+    return list(graph._runner.cache)
 
 
 def replay_of(graph: Any) -> Replay:
     """The program that was made last, bound, whether it has served a call or not."""
-    found: Replay = graph._shown[0]
+    found: Replay = graph._runner.programs.compiler.shown[0]
     return found
 
 

@@ -227,7 +227,7 @@ def _():
 def _():
     graph = Function(lambda x: x + 1)
     graph(torch.ones(1))
-    graph._cache.broken = "ValueError: disk full"
+    graph._runner.cache.broken = "ValueError: disk full"
     graph(torch.ones(1))
 
 

@@ -6,8 +6,6 @@ import inspect
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -18,40 +16,42 @@ from ._torch import is_tracing
 from ._torch.listening import is_listening
 from .amp import Scaler
 from .blocks.block import Level, Ranks
-from .buckets.bucketing import Bucketing
+from .blocks.holder import ModuleHolder
+from .buckets.padder import Padder
 from .calls.announce import described_by
-from .calls.fallback import no_advice_taken
-from .calls.stepping import building
+from .calls.live_step import LiveStep, building
+from .calls.programs import Programs
+from .calls.runner import Runner
 from .collection import weakly
-from .config import with_dynamic_input_shape
-from .debug.shown import Shown
+from .config import GraphConfig, with_dynamic_input_shape
+from .debug import tree as tree_text
+from .debug.rich_tree import GraphTree
+from .debug.screen import printable
 from .debug.tree import TreeSource
 from .errors import (
+    BuildNotOverridden,
     GraphError,
     GraphNotInitialized,
     InvalidOption,
     NestedGraph,
-    NoProgram,
     NotAnOptimizer,
-    NotCompiled,
 )
 from .inspect import peaks
 from .inspect.check import Accuracy, Divergence, check
 from .inspect.profile.profile import Profile, profile
 from .inspect.report import Report
 from .ir.program import Program
-from .library.expect import ValueMoved
 from .lines import user_frames
 from .live import state
 from .live.inputs import Call
 from .optimizers.rules import added_at
 from .optimizers.sparse import check_sparse
-from .options.checking import OWN_CHECK, Count, OneOf, checked, shown
+from .options.checking import OWN_CHECK, Count, OneOf, PositiveInt, checked, nearest, shown
 from .options.options import StageSetting
 from .replay.replay import Replay
 
 
-class Graph(Bucketing, Shown):
+class Graph(ModuleHolder):
     """A training or evaluation step that runs as one program.
 
     Subclass it, give it modules, write ``build``, add an optimizer to train. The first calls run
@@ -65,6 +65,11 @@ class Graph(Bucketing, Shown):
     """
 
     _instances: ClassVar[Counter[str]] = Counter()
+    _config_class: ClassVar[type[GraphConfig]] = GraphConfig
+    _step_class: ClassVar[type[LiveStep]] = LiveStep
+    _runner_class: ClassVar[type[Runner]] = Runner
+
+    _runner: Runner
 
     @checked
     def __init__(
@@ -78,12 +83,20 @@ class Graph(Bucketing, Shown):
     ) -> None:
         name = type(self).__name__
         super().__init__(
-            f"{name}_{Graph._instances[name]}",
             weakly(self._module_text, gone=_without_graph),
             weakly(self._block_text, gone=_without_graph),
         )
         self._block_tree.changed = weakly(self._set_checkpointed, gone=_without_graph)
         self._block_tree.staged = weakly(self._set_stages, gone=_without_graph)
+        self.config = self._config_class()
+        if isinstance(self.build, type) or not callable(self.build):
+            raise BuildNotOverridden(f"{name}.build is {shown(self.build)}, not a function.")
+        number = Graph._instances[name]
+        step = self._step_class(
+            self, f"{name}_{number}", self._modules, self._block_tree, self.config
+        )
+        programs = Programs(step)
+        self._runner = self._runner_class(programs, Padder(step.inputs, step.build, programs))
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -95,6 +108,14 @@ class Graph(Bucketing, Shown):
         self._own_until_now()
 
     # --- what a user writes -----------------------------------------------------------------------
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """The step: forward, ``loss.backward()``, what to return. To be overridden."""
+        defined = {name for cls in type(self).__mro__ for name in vars(cls)}
+        own = sorted(defined - {name for cls in Graph.__mro__ for name in vars(cls)})
+        near = "forward" if "forward" in own else nearest("build", own)
+        but = f", but {near}()" if near else ""
+        raise BuildNotOverridden(f"{type(self).__name__} does not define build(){but}.")
 
     @checked
     def add_optimizer(
@@ -114,15 +135,14 @@ class Graph(Bucketing, Shown):
         """
         if not isinstance(optim, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes a torch optimizer, not {shown(optim)}.")
-        if any(known is optim for known in self._optimizers):
-            raise NotAnOptimizer(
-                f"This {type(optim).__name__} was already added to {self._graph_name}."
-            )
+        step = self._runner.step
+        if any(known is optim for known in step.optimizers):
+            raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {step.name}.")
         if is_sparse:
             check_sparse(optim)
         if lr_sch is not None:
-            self._schedulers.add(optim, lr_sch)
-        self._optimizers.append(optim)
+            step.schedulers.add(optim, lr_sch)
+        step.optimizers.append(optim)
         for line in user_frames(frame=sys._getframe(1)):
             added_at[optim] = line
         is_sparse = is_sparse or self.config.options.sparse_update
@@ -139,8 +159,8 @@ class Graph(Bucketing, Shown):
         Raises: InvalidOption, NotSupported.
         """
         self.config._set(scaler=amp.kind(grad_scaler))
-        self._forget()
-        self._scaler = grad_scaler if self.config.options.scaler else None
+        self._runner.forget()
+        self._runner.step.scaler = grad_scaler if self.config.options.scaler else None
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -159,12 +179,13 @@ class Graph(Bucketing, Shown):
                 f"{type(self).__name__} was called before super().__init__()."
             )
         if is_listening() or is_tracing() or building():
-            raise NestedGraph(f"{self._graph_name} is called inside the build of another Graph.")
-        with self._call_lock.lock:
+            raise NestedGraph(f"{self.name} is called inside the build of another Graph.")
+        runner = self._runner
+        with runner.step.lock.lock:
             if self._block_tree.is_silent:
-                return self._run_step(args, kwargs)
-            with self._telling():
-                return self._run_step(args, kwargs)
+                return runner.run(args, kwargs)
+            with runner.step.telling():
+                return runner.run(args, kwargs)
 
     @checked
     def sync(self) -> None:
@@ -173,9 +194,10 @@ class Graph(Bucketing, Shown):
         Where pipeline stages are on several ranks, all of them have all states again until the next
         call: every rank has to call it. So it is with `state_dict`.
         """
-        self._cache.forget_casts()
-        with self._call_lock.lock, self._signals:
-            self._cache.bring_home()
+        runner = self._runner
+        runner.cache.forget_casts()
+        with runner.step.lock.lock, runner.step.signals:
+            runner.cache.bring_home()
 
     @checked
     def close(self) -> None:
@@ -183,15 +205,17 @@ class Graph(Bucketing, Shown):
 
         A later call records again, as the first one did.
         """
-        with self._call_lock.lock, self._signals:
-            self._forget()
-            self._cache.graphs.release()
+        runner = self._runner
+        with runner.step.lock.lock, runner.step.signals:
+            runner.forget()
+            runner.cache.graphs.release()
 
     @property
     def last_lr(self) -> list[float]:
         """The learning rate of each param group of each optimizer, as the next call will use it."""
-        self._cache.forget_casts()
-        return [float(group["lr"]) for opt in self._optimizers for group in opt.param_groups]
+        self._runner.cache.forget_casts()
+        optimizers = self._runner.step.optimizers
+        return [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -199,7 +223,7 @@ class Graph(Bucketing, Shown):
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
         self.sync()
-        return state.collect(self._held(), self._progress)
+        return state.collect(self._runner.step.held(), self._runner.step.progress)
 
     @checked
     def load_state_dict(
@@ -214,19 +238,20 @@ class Graph(Bucketing, Shown):
         Raises:
             StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
-        with self._call_lock.lock, self._signals:
-            self._cache.bring_home()
-            self._progress = state.restore(state_dict, self._held(), strict=strict)
-            self._schedulers.forget()
-            self._history.forget()
-            self._cache.broken = self._signals.torn = ""
+        runner, step = self._runner, self._runner.step
+        with step.lock.lock, step.signals:
+            runner.cache.bring_home()
+            step.progress = state.restore(state_dict, step.held(), strict=strict)
+            step.schedulers.forget()
+            runner.reruns.history.forget()
+            runner.cache.broken = step.signals.torn = ""
 
     # --- looking in -------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """``<class name>_<number>``, counted per class name."""
-        return self._graph_name
+        return self._runner.step.name
 
     @property
     def training(self) -> bool:
@@ -236,7 +261,7 @@ class Graph(Bucketing, Shown):
     @property
     def is_compiled(self) -> bool:
         """True after the first call."""
-        return self._shown is not None or self._last_call is not None
+        return self._runner.programs.is_compiled
 
     @property
     def program(self) -> Program:
@@ -245,7 +270,7 @@ class Graph(Bucketing, Shown):
         Raises:
             NotCompiled: before the first call; `NoProgram` where no program can hold the step.
         """
-        return self._last()[0].program
+        return self._runner.programs.last()[0].program
 
     @checked
     def report(self, *, memory: Sequence[Any] | None = None) -> Report:
@@ -258,15 +283,16 @@ class Graph(Bucketing, Shown):
         Raises:
             NotCompiled: before the first call.
         """
-        replay, call = self._program_shown()
+        runner = self._runner
+        replay, call = runner.programs.last_or_call()
         found = None
         if memory is not None:
-            look = partial(peaks.measured, around=self._replicated)
+            look = partial(peaks.measured, around=runner.step.replicated)
             replay, call, found = self._dry_run(look, tuple(memory), {})
-        options, fallback = self.config.options, self._recordings.fallback
-        seconds = self._stage_seconds
-        held = (self._cache, options, seconds, fallback, self._spot_checks, self._modules)
-        return Report.of(self._graph_name, replay, call, *held, found)
+        options, fallback = self.config.options, runner.recordings.fallback
+        seconds, checks = runner.programs.compiler.stage_seconds, runner.spot_checker.schedule
+        held = (runner.cache, options, seconds, fallback, checks, self._modules)
+        return Report.of(self.name, replay, call, *held, found)
 
     @checked
     def check(
@@ -290,7 +316,7 @@ class Graph(Bucketing, Shown):
         Raises:
             GradPresent: a parameter has a ``.grad``. And whatever a first call may raise.
         """
-        look = partial(check, around=self._replicated, precision=precision)
+        look = partial(check, around=self._runner.step.replicated, precision=precision)
         found: Divergence | Accuracy | None
         found = self._dry_run(look, args, kwargs)[-1]
         return found
@@ -304,7 +330,7 @@ class Graph(Bucketing, Shown):
         Raises:
             GradPresent; whatever a first call of the Graph may raise.
         """
-        look = partial(profile, name=self._graph_name)
+        look = partial(profile, name=self.name)
         found: Profile = self._dry_run(look, args, kwargs)[-1]
         return found
 
@@ -312,41 +338,69 @@ class Graph(Bucketing, Shown):
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and the result of ``look`` for both."""
-        with self._call_lock.lock, self._signals, no_advice_taken(self.config.options):
-            self._cache.bring_home()
-            call = self._inputs.bind(args, kwargs)
-            with self._with_states(call):
-                held = (self._scan, [self, *self._moved_by_build()], self.config.options)
-                for replay in self._programs_for(call):
-                    if not self._own_update:
-                        replay.guards.check_gradients(replay.name_of)
-                    with self._building(), suppress(ValueMoved):  # it is for other values
-                        return replay, call, look(replay, self.build, call, *held)
-        raise AssertionError("a program fits the call that it was made of")
+        return self._runner.programs.inspected(look, args, kwargs)
 
-    def _last(self) -> tuple[Replay, Call, Any]:
-        if self._shown is None and self._last_call is not None:
-            with self._signals:
-                self._compile_step(*self._last_call)  # of a step that is not confirmed
-        if self._shown is None:
-            raise NotCompiled(f"{self._graph_name} has not been called yet.")
-        return self._shown
+    # --- how it is shown --------------------------------------------------------------------------
 
-    def _program_shown(self) -> tuple[Replay | None, Call]:
-        try:
-            return self._last()[:2]
-        except NoProgram:
-            if self._last_call is None:
-                raise
-            return None, self._last_call[1]
+    @checked
+    def full_text(self, lines: PositiveInt | None = None) -> str:
+        """The text that ``print(graph)`` shows, with all of its lines.
+
+        Args:
+            lines: after so many, modules and operators are only counted, as ``print`` does.
+
+        Raises:
+            InvalidOption: no int of at least 1.
+        """
+        return tree_text.text(self._tree(), lines)
+
+    @checked
+    def tree(self, depth: Count | None = None) -> GraphTree:
+        """The view of ``rich.print(graph)``, folded: to be printed, by rich or without colour.
+
+        Args:
+            depth: levels of modules to show; the figures of what lies deeper count with the module
+                around it.
+
+        Raises:
+            InvalidOption: no int of at least 0.
+        """
+        return GraphTree(self._tree(), depth)
+
+    def __repr__(self) -> str:
+        return printable(tree_text.text(self._tree()))
+
+    def __rich__(self) -> GraphTree:
+        return GraphTree(self._tree())
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return self.__rich__()._repr_html_()
+
+    def _module_text(self, path: str) -> str:
+        return tree_text.module_text(self._tree(), path)
+
+    def _block_text(self, path: str) -> str:
+        return tree_text.block_text(self._tree(), path)
 
     def _tree(self) -> TreeSource:
-        why = self._recordings.fallback.why
-        source = replace(self._source(), eager=why)
+        """The data of its tree."""
+        blocks, programs = self._block_tree, self._runner.programs
+        source = TreeSource(
+            graph_name=self.name,
+            class_name=type(self).__name__,
+            config_repr=repr(self.config),
+            modules=self._modules,
+            checkpointing=blocks.checkpointing,
+            stages=blocks.stages,
+            stack=blocks.shown_stack,
+            amp=self.config.options.amp,
+            eager=self._runner.recordings.fallback.why,
+        )
         if not self.is_compiled:
             return source
         try:
-            replay, _, inputs = self._last()
+            replay, _, inputs = programs.last()
         except GraphError:  # no program can hold the step: there are no operators to show
             return source
         return described_by(replay, source, inputs)

@@ -21,8 +21,7 @@ _SUBSCR_OF_3_14 = 26
 PARTS_OF_STEPS = (f"{__package__}.integrations", f"{__package__}.optim.graphed")
 """Modules of ours whose functions are parts of a step: what they read counts, as the user's do."""
 _ENTRANCES = frozenset(
-    _PACKAGE + os.path.join(*path)
-    for path in (("graph.py",), ("calls", "dry_run.py"), ("calls", "rerun.py"))
+    _PACKAGE + os.path.join(*path) for path in (("graph.py",), ("calls", "live_step.py"))
 )
 """Files through which a call of a Graph comes, or a step that is run for its own sake."""
 

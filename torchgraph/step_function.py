@@ -7,16 +7,16 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from torch import nn
 from torch.optim import Optimizer
 
+from .calls.live_step import LiveStep
 from .errors import InvalidOption, NotAnOptimizer, UnsupportedInput
 from .graph import Graph
 from .live import state
 from .live.discovery import Discovered, discover
-from .live.inputs import Call
 from .live.step import Step
 from .options.checking import OWN_CHECK, checked, shown
 from .structure import Itself, parts_of_partial
@@ -40,6 +40,61 @@ class _Steps(dict["StepFunction", "_MethodStep"], Itself):
         return _Steps, ()
 
 
+class FunctionStep(LiveStep):
+    """The step of a function: modules, optimizers and tensors are those that it names."""
+
+    found: Discovered
+
+    def look(self) -> None:
+        """Take note of what the function names now."""
+        found = self.found = discover(self.build)
+        self.words = found.words
+        self.modules.clear()
+        self.modules.update(found.modules)
+        known = [*found.optimizers, *self.optimizers]
+        self.optimizers[:] = list({id(optimizer): optimizer for optimizer in known}.values())
+        if bool(self.optimizers) != self.config.training:
+            self.config._set(training=bool(self.optimizers))
+
+    def scan(self) -> Step:
+        """The step with all its live state, scanned now."""
+        self.look()
+        if self.cover():
+            self.look()
+        attributes = [
+            (name, vars(module))
+            for root, held in self.modules.items()
+            for name, module in held.named_modules(prefix=root)
+        ]
+        return Step.scan(
+            self.modules,
+            self.optimizers,
+            own_update=True,
+            tensors=self.found.tensors,
+            containers=[*self.found.containers, *attributes, *self.stray_containers()],
+            rebound=list(self.rebound.values()),
+            replicas=self.replicas,
+            numbers=list(self.numbers.values()),
+            reads_values=self.reads_values,
+        )
+
+    def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call the function where that runs nothing: Python says what is wrong, as in eager."""
+        buckets = self.config.options.buckets
+        filled = buckets is not None and buckets.mask  # by torchgraph, and missing here
+        if not filled and not _takes(self.build, args, kwargs):
+            self.build(*args, **kwargs)
+
+    def moved_by_build(self) -> Sequence[Any]:
+        """The schedulers and scalers that the function names."""
+        return [*self.found.schedulers, *self.found.scalers]
+
+    def held(self) -> state.Held:
+        """The objects that have a state."""
+        scaler = self.found.scalers[0] if self.found.scalers else None
+        return state.Held(self.modules, self.optimizers, self.found.schedulers, scaler)
+
+
 class StepFunction(Graph):
     """A function that runs as a Graph does; made by `step`.
 
@@ -47,11 +102,11 @@ class StepFunction(Graph):
     the function names.
     """
 
+    _step_class = FunctionStep
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self._take_function(function)
         super().__init__()
-        self._own_update = True
-        self._found = Discovered()
         self._kind: type[Any] | None = None
         """The class of its steps of objects, where it is a method."""
         functools.update_wrapper(self, _function_of(function), updated=())
@@ -59,6 +114,12 @@ class StepFunction(Graph):
 
     def _take_function(self, function: Callable[..., Any]) -> None:
         vars(self)["build"] = function
+
+    def _look(self) -> None:
+        """Take note of what the function names now."""
+        step = cast(FunctionStep, self._runner.step)
+        step.own_update = True
+        step.look()
 
     def __get__(self, owner: Any, cls: type | None = None) -> Any:
         """The step of one object, for a method: made with the object's first call, gone with it."""
@@ -80,14 +141,14 @@ class StepFunction(Graph):
     ) -> None:
         """Refused: the function calls ``optimizer.step()`` itself."""
         raise NotAnOptimizer(
-            f"{self._graph_name} takes no optimizer: the function steps its own.",
+            f"{self.name} takes no optimizer: the function steps its own.",
             fix="call optimizer.step() in the function, and scheduler.step() after it.",
         )
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Refused: the function calls the scaler itself."""
         raise InvalidOption(
-            f"{self._graph_name} takes no grad scaler: call scaler.scale(loss).backward(), "
+            f"{self.name} takes no grad scaler: call scaler.scale(loss).backward(), "
             "scaler.step(optimizer) and scaler.update() in the function."
         )
 
@@ -100,55 +161,6 @@ class StepFunction(Graph):
         """Load what `state_dict` gave; see `Graph.load_state_dict`."""
         self._look()
         super().load_state_dict(state_dict, strict)
-
-    def _look(self) -> None:
-        """Take note of what the function names now."""
-        found = self._found = discover(self.build)
-        self._recordings.fallback.words = found.words
-        self._modules.clear()
-        self._modules.update(found.modules)
-        known = [*found.optimizers, *self._optimizers]
-        self._optimizers[:] = list({id(optimizer): optimizer for optimizer in known}.values())
-        if bool(self._optimizers) != self.config.training:
-            self.config._set(training=bool(self._optimizers))
-
-    def _scan(self) -> Step:
-        self._look()
-        if self._cover():
-            self._look()
-        found = self._found
-        attributes = [
-            (name, vars(module))
-            for root, held in self._modules.items()
-            for name, module in held.named_modules(prefix=root)
-        ]
-        return Step.scan(
-            self._modules,
-            self._optimizers,
-            own_update=True,
-            tensors=found.tensors,
-            containers=[*found.containers, *attributes, *self._stray_containers()],
-            rebound=list(self._rebound.values()),
-            replicas=self._replicas,
-            numbers=list(self._numbers.values()),
-            reads_values=self._reads_values,
-        )
-
-    def _unbound(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: UnsupportedInput
-    ) -> Call:
-        buckets = self.config.options.buckets
-        filled = buckets is not None and buckets.mask  # by torchgraph, and missing here
-        if not filled and not _takes(self.build, args, kwargs):
-            self.build(*args, **kwargs)  # runs nothing: Python says what is wrong, as in eager
-        return super()._unbound(args, kwargs, error)
-
-    def _moved_by_build(self) -> Sequence[Any]:
-        return [*self._found.schedulers, *self._found.scalers]
-
-    def _held(self) -> state.Held:
-        scaler = self._found.scalers[0] if self._found.scalers else None
-        return state.Held(self._modules, self._optimizers, self._found.schedulers, scaler)
 
 
 class _MethodStep(StepFunction):

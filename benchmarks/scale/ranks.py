@@ -339,7 +339,7 @@ def _measured(case: Case, ranks: int, taken: list[tuple[float, float]], step: An
 
 def working_set(step: Any) -> int:
     """Bytes of what a step is given and holds, and of what it allocates at its most."""
-    replay, _, _ = step._last()
+    replay, _, _ = step._runner.programs.last()
     metas = [spec.meta for spec in replay.program.signature.inputs]
     held: int = sum(meta.nbytes for meta in metas if meta is not None)
     return held + peak(Lifetimes(replay.executable.program))

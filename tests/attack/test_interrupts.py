@@ -30,7 +30,7 @@ from tests.attack.loops import (
 )
 from tests.contract.models import Function, same
 from tests.support import thinned
-from torchgraph.calls import compiling, dry_run as aside, recordings, running
+from torchgraph.calls import compiler, live_step, programs, recordings
 from torchgraph.replay import replay
 
 pytestmark = pytest.mark.usefixtures("interruptible")
@@ -86,15 +86,15 @@ def test_sixty_signals_at_random_moments_leave_whole_steps(kind: str, number: in
 
 
 PHASES = {
-    "the scan": (running.Running, "_scan"),
-    "the capture": (compiling, "program_of"),
-    "the passes": (compiling, "run"),
-    "the making of a replay": (compiling, "Replay"),
+    "the scan": (live_step.LiveStep, "scan"),
+    "the capture": (compiler, "program_of"),
+    "the passes": (compiler, "run"),
+    "the making of a replay": (compiler, "Replay"),
     "the comparison": (recordings, "difference"),
     "the confirmation": (recordings, "unlike"),
     "the binding": (replay.Replay, "refit"),
     "the commit": (replay.Commit, "take"),
-    "the count": (running.Running, "_drive"),
+    "the count": (live_step.LiveStep, "note"),
 }
 
 
@@ -131,13 +131,13 @@ def test_ctrl_c_in_a_look_aside_leaves_nothing_of_it(monkeypatch: pytest.MonkeyP
     torch.manual_seed(3)
     for step in range(3):
         graph(batch(step))
-    taken = aside.DryRuns._dry_outcome
+    taken = programs.Programs.dry_outcome
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         ctrl_c()
         return taken(*args, **kwargs)
 
-    monkeypatch.setattr(aside.DryRuns, "_dry_outcome", interrupted)
+    monkeypatch.setattr(programs.Programs, "dry_outcome", interrupted)
     looks: list[Callable[[], object]] = [
         lambda: graph.check(torch.ones(5, 4)),
         lambda: graph.report(memory=[torch.ones(6, 4)]),
@@ -191,13 +191,13 @@ def test_ctrl_c_that_came_in_torchs_code_reaches_a_build_that_hangs(
 ) -> None:
     loop = made("plain")
     graph, before = hanging(loop.model, loop.optimizer, lambda: None), loop.state()
-    plain = running.Running._scan
+    plain = live_step.LiveStep.scan
 
     def interrupted(self: Any) -> Any:
         ctrl_c()
         return plain(self)
 
-    monkeypatch.setattr(running.Running, "_scan", interrupted)
+    monkeypatch.setattr(live_step.LiveStep, "scan", interrupted)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         graph(batch(0))

@@ -175,7 +175,7 @@ MESSAGES = (
     "graph.add_optimizer(model)",
     "graph(x, mask=None)",
     "class Step(tg.Graph):\n    def forward(self, x):\n        return x\nStep()(x)",
-    "class Step(tg.Graph):\n    def _run_step(self, x):\n        return x",
+    "class Step(tg.Graph):\n    def _dry_run(self, x):\n        return x",
 )
 
 

@@ -37,20 +37,20 @@ class Calls(tg.Graph):
 
 class Private(tg.Graph):
     def build(self, x):
-        return self._take(x)
-    def _take(self, x):
+        return self._dry_run(x)
+    def _dry_run(self, x):
         return x
 
 class Mixin:
-    def _run_step(self, x):
+    def _tree(self, x):
         return x
 class Mixed(Mixin, tg.Graph):
     def build(self, x):
-        return self._run_step(x)
+        return self._tree(x)
 
 class Early(tg.Graph):
     def __init__(self):
-        self._progress = {}
+        self._modules = {}
         super().__init__()
 Early()
 """,

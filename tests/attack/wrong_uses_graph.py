@@ -129,12 +129,12 @@ GRAPH = {
         graph.debug = True
         graph.state_dict = {}
         graph.last_lr = 0.1
-        graph._cache = {}
-        graph._run_step = 0
-        graph._call_lock = None
-        graph._optimizers = [sgd]
+        graph._runner = {}
+        graph._dry_run = 0
+        graph._block_tree = None
+        graph._modules = {}
         del graph.config
-        del graph._cache
+        del graph._runner
         del graph.name
         graph.model.activation_checkpointing = True
         graph.model[0].stage_id = 1
@@ -156,7 +156,7 @@ GRAPH = {
         graph.config = nn.Linear(2, 2)
         graph.build = nn.Linear(2, 2)
         graph.name = nn.Linear(2, 2)
-        graph._cache = nn.Linear(2, 2)
+        graph._runner = nn.Linear(2, 2)
         setattr(graph, "a.b", nn.Linear(2, 2))
         setattr(graph, "", nn.Linear(2, 2))
         setattr(graph, "_train", nn.Linear(2, 2))

@@ -260,7 +260,7 @@ def test_ctrl_c_while_a_program_is_confirmed(monkeypatch: pytest.MonkeyPatch) ->
             graph(*data())
     assert not torch.equal(before, model.weight)
     assert schedule.last_epoch == 2
-    assert graph._progress.step == 2
+    assert graph._runner.step.progress.step == 2
     support.settle(graph, *data())
 
 
@@ -281,7 +281,7 @@ def test_a_warning_that_is_an_error() -> None:
             except EagerWarning:
                 raised += 1
     assert raised == 1
-    assert schedule.last_epoch == graph._progress.step == 12
+    assert schedule.last_epoch == graph._runner.step.progress.step == 12
 
 
 # --- beside the calls -----------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_oneflows_private_names_are_the_users_as_methods(expected):
     assert {getattr(graph, name)() for name in ONEFLOW} == {"the user's"}
 
 
-@pytest.mark.parametrize("name", ["_inputs", "_modules", "_recordings", "_take", "config"])
+@pytest.mark.parametrize("name", ["_runner", "_modules", "_block_tree", "_dry_run", "config"])
 def test_what_the_graphs_own_would_hide_is_refused_in_a_class(name):
     mixin = type("Mixin", (), {name: None})
     for bases in ((mixin, Plain), (Plain, mixin)):
@@ -80,7 +80,7 @@ def test_what_the_graphs_own_would_hide_is_refused_in_a_class(name):
             type("Mine", bases, {})()
 
 
-@pytest.mark.parametrize("name", ["_inputs", "_modules", "_optimizers"])
+@pytest.mark.parametrize("name", ["_modules", "_block_tree", "config"])
 def test_what_the_graphs_own_would_overwrite_is_refused_before_it_is_there(name):
     class Early(Plain):
         def __init__(self) -> None:

@@ -127,7 +127,7 @@ def test_a_value_that_moves_keeps_nothing_of_old_calls():
     assert [(one.category, one.filename) for one in found] == [(EagerWarning, __file__)]
     assert torch.stack(got)[:, 0].tolist() == list(range(40))
     assert len(support.replays(graph)) == 0
-    assert len(graph._recordings.signatures) == 8
+    assert len(graph._runner.recordings.signatures) == 8
 
 
 def test_one_warning_when_python_goes_by_a_value_that_moves():

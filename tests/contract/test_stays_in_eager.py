@@ -117,9 +117,9 @@ def test_what_it_raises_leaves_what_eager_leaves(settled):
 
 def test_the_report_counts_its_calls(settled):
     _, step, _ = settled
-    before = sum(one.count for one in step._recordings.fallback.eager)
+    before = sum(one.count for one in step._runner.recordings.fallback.eager)
     step(batches(1)[0])
-    assert sum(one.count for one in step._recordings.fallback.eager) == before + 1
+    assert sum(one.count for one in step._runner.recordings.fallback.eager) == before + 1
     assert "in eager" in str(step.report())
 
 
@@ -257,7 +257,7 @@ def test_a_call_with_objects_is_known_by_its_outline() -> None:
         for _ in range(8):
             trainer.body(trainer.model, {"x": torch.randn(3, 4)})
     assert graph.report().calls.eager, "an iterator is another one at each call"
-    assert graph._outlines.known
+    assert graph._runner.eager.outlines.known
 
 
 def test_what_has_an_attribute_is_asked_for_is_no_read_of_all() -> None:

@@ -156,8 +156,8 @@ def ran(
         k.removeprefix("module.") for k, p in model.named_parameters() if p.grad is not None
     ]
     if isinstance(graph, tg.Graph):
-        found["why"] = graph._recordings.fallback.why
-        found["runs"] = graph._cache.hits
+        found["why"] = graph._runner.recordings.fallback.why
+        found["runs"] = graph._runner.cache.hits
         found["ops"] = [str(node.target) for node in graph.program.nodes] if found["runs"] else []
     return found
 

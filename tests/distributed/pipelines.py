@@ -168,13 +168,13 @@ def ran(graph: tg.Graph, name: str, steps: int = STEPS, first: int = 0) -> dict[
     torch.manual_seed(7)
     losses = [graph(*batch(name, first + number)) for number in range(steps)]
     state = graph.state_dict()
-    assert len(list(graph._cache)) == 1
+    assert len(list(graph._runner.cache)) == 1
     return {
         "losses": None if losses[-1].is_meta else torch.stack(losses),
         "shapes": {tuple(loss.shape) for loss in losses},
         "model": {key: value.clone() for key, value in state["model"].items()},
         "optimizer": _tensors(state["_train"]),
-        "runs": graph._cache.hits,
+        "runs": graph._runner.cache.hits,
         "generator": torch.get_rng_state(),
     }
 

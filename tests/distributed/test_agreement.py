@@ -51,7 +51,7 @@ class Trained:
 
     @property
     def replays(self) -> int:
-        return self.step._cache.hits
+        return self.step._runner.cache.hits
 
 
 def train(model: nn.Module, optimizer: Any, x: Any, y: Any, scale: float) -> torch.Tensor:
@@ -82,7 +82,7 @@ def said(function: Any, *args: Any) -> tuple[str, str]:
 def equal_programs(rank: int) -> Any:
     trained = Trained(rank)
     same = [trained.both(*batch(rank, number)) for number in range(6)]
-    return same, trained.replays, trained.step._together.takes_part
+    return same, trained.replays, trained.step._runner.together.takes_part
 
 
 @case
@@ -175,7 +175,7 @@ def branching(rank: int, late: bool) -> Any:
         loss, expected = step(x), body(twin, made[1], x)
         pairs = zip(model.parameters(), twin.parameters(), strict=True)
         same.append(torch.equal(loss, expected) and all(torch.equal(a, b) for a, b in pairs))
-    return same, step._cache.hits
+    return same, step._runner.cache.hits
 
 
 @case
@@ -214,7 +214,7 @@ def a_branch_in_a_micro_batch(rank: int) -> Any:
     for number, sign in enumerate(signs):
         x = batch(rank, number)[0].abs() * sign[rank]
         near.append(torch.allclose(whole(x), parts(x).sum(), atol=1e-5))
-    return near, whole._cache.hits, parts._cache.hits
+    return near, whole._runner.cache.hits, parts._runner.cache.hits
 
 
 @case
@@ -267,9 +267,9 @@ def closed_before_the_process_group(rank: int) -> Any:
     trained = Trained(rank)
     for number in range(3):
         trained.both(*batch(rank, number))
-    held = len(trained.step._cache)
+    held = len(trained.step._runner.cache)
     dist.destroy_process_group()
-    return held, len(trained.step._cache)
+    return held, len(trained.step._runner.cache)
 
 
 def all_cases(rank: int) -> dict[str, Any]:

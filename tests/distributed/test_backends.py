@@ -29,7 +29,7 @@ def other_code(rank: int) -> Any:
     for number, size in enumerate(sizes):
         before = trained.replays
         trained.step(*batch(rank, number, size))
-        runs_on = {replay.runs_on for replay in trained.step._cache}
+        runs_on = {replay.runs_on for replay in trained.step._runner.cache}
         seen.append((trained.replays - before, sorted(runs_on)))
     return seen, [p.detach().clone() for p in trained.model.parameters()]
 
@@ -44,7 +44,7 @@ def one_stays_on_aten(rank: int) -> Any:
         for number in range(6):
             trained.step(*batch(rank, number))
     words = [str(one.message).splitlines()[0] for one in caught]
-    (replay,) = trained.step._cache
+    (replay,) = trained.step._runner.cache
     parameters = [p.detach().clone() for p in trained.model.parameters()]
     return words, replay.runs_on, replay.backend_plan, trained.replays, parameters
 

@@ -149,10 +149,10 @@ def _in_flight(rank: int, options: tuple[str, ...]) -> dict[str, Any]:
         inputs = [torch.full((4,), 1.0 + rank + n) for n in range(5)]
         ours = [step(x).item() for x in inputs]
         eager = [body(x, plain).item() for x in inputs]
-        replay = next(iter(step._cache))
+        replay = next(iter(step._runner.cache))
         found[option] = {
             "equal": (ours == eager, torch.equal(weight, plain)),
-            "runs": step._cache.hits,
+            "runs": step._runner.cache.hits,
             "close": torch.allclose(torch.tensor(ours), torch.tensor(eager)),
             "early": _written_early(replay.executable.program),
             "beside": _beside(step.program),
@@ -203,7 +203,7 @@ def _other_shapes(rank: int, backend: str) -> dict[str, Any]:
             size = int(torch.randint(2, 5, (), generator=generator))
             x, y = models.batch("mlp", number, size=size)
             losses.append(step(x + rank, y).item())
-        runs = 0 if kind == "eager" else step._cache.hits
+        runs = 0 if kind == "eager" else step._runner.cache.hits
         found[kind] = (losses, [p.detach().clone() for p in model.parameters()], runs)
     return found
 
@@ -217,7 +217,7 @@ def _compiled(rank: int) -> dict[str, Any]:
         step.config.enable_data_parallel(bucket_mb=0.0005)
         step.config.set_backend(backend)
         found[backend] = models.ran(step, model, "mlp", rank=rank, steps=8)
-        executable = next(iter(step._cache)).executable
+        executable = next(iter(step._runner.cache)).executable
         found[f"{backend} source"] = executable.source
     return found
 
@@ -242,7 +242,7 @@ def _work_with_inductor(rank: int) -> dict[str, Any]:
 
 
 def _ops(step: Any) -> tuple[int, list[str]]:
-    runs = step._cache.hits
+    runs = step._runner.cache.hits
     return runs, [str(node.target) for node in step.program.nodes if "c10d" in str(node.target)]
 
 

@@ -365,8 +365,12 @@ def test_programs_that_know_no_group():
 
     def make(rank: int) -> Any:
         graph, given = summing(rank, 1)
-        call = graph._inputs.bind(given[0], {})
-        found.append(graph._compile_step(graph._dry_outcome(call), call).program)
+        call = graph._runner.step.inputs.bind(given[0], {})
+        found.append(
+            graph._runner.programs.compiler.compile(
+                graph._runner.programs.dry_outcome(call), call
+            ).program
+        )
         return graph, given
 
     run_on_ranks(make, 2)

@@ -25,7 +25,7 @@ THREE = FOUR[:3]
 
 
 def _runs(graph):
-    (replay,) = graph._cache
+    (replay,) = graph._runner.cache
     return replay.executable
 
 

@@ -65,7 +65,7 @@ class Half:
 
     def __init__(self, graph, copy):
         self.graph, self.copy = graph, copy
-        self.state_dict, self._cache = graph.state_dict, graph._cache
+        self.state_dict, self._cache = graph.state_dict, graph._runner.cache
 
     def __call__(self, *given: torch.Tensor):
         return self.graph(*(tensor.chunk(2)[self.copy].contiguous() for tensor in given))

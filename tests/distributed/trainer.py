@@ -87,9 +87,9 @@ def main() -> None:
                 time.sleep(options.pause)
         except BaseException as error:
             words = str(error).splitlines()[0]
-            say("error", type(error).__name__, time.time(), graph._cache.hits, words)
+            say("error", type(error).__name__, time.time(), graph._runner.cache.hits, words)
             raise
-        say("end", graph._cache.hits)
+        say("end", graph._runner.cache.hits)
     dist.destroy_process_group()
 
 

@@ -328,7 +328,7 @@ def test_each_weight_is_cast_once_per_step(policy):
     graph.config.enable_amp(dtype=torch.bfloat16, policy=policy)
     (batch,) = batches(Mlp, 1)
     graph(*batch)
-    plan = graph._last()[0].executable
+    plan = graph._runner.programs.last()[0].executable
 
     def casts(part):
         specs = zip(part.program.placeholders, part.program.signature.inputs, strict=True)

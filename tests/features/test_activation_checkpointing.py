@@ -105,7 +105,7 @@ def eager_gpt(model, optimizer, x, y):
 
 
 def repeated(graph):
-    replay = graph._last()[0]
+    replay = graph._runner.programs.last()[0]
     return [node for node in replay.program.nodes if RECOMPUTED in node.meta]
 
 

@@ -129,7 +129,7 @@ def trained(
     torch.manual_seed(6)
     found: list[Any] = [tensor for batch in data for tensor in graph(*batch)]
     found += graph.model.state_dict().values()
-    state = graph._optimizers[0].state_dict()["state"]
+    state = graph._runner.step.optimizers[0].state_dict()["state"]
     found += [value for slots in state.values() for value in slots.values()]
     return found, graph
 
@@ -232,7 +232,7 @@ def test_the_arena_is_given_back_between_calls() -> None:
     batch = data_for(wide)
     graph = Train(wide(), everything)
     settle(graph, *batch)
-    executable = graph._last()[0].executable
+    executable = graph._runner.programs.last()[0].executable
     assert executable.memory.arena.nbytes > 0
     space = executable.function.__globals__
     (block,) = [value for value in space.values() if isinstance(value, Block)]

@@ -117,7 +117,7 @@ def two_hooks_write():
     average = torch.zeros_like(last)
     graph = In(mine.model, sgd(others), mine.scaler)
     graph.add_optimizer(sgd([last]))
-    for optimizer in graph._optimizers:
+    for optimizer in graph._runner.step.optimizers:
         optimizer.register_step_post_hook(lambda *_: average.lerp_(last.detach(), 0.1))
     twice(graph, *batches(Mlp, 1)[0])
 
@@ -199,7 +199,7 @@ def test_the_next_good_call_works():
     held = graph.held[0]
     scale = held.state_dict()
     graph.then = clip
-    graph._cache.clear()
+    graph._runner.cache.clear()
     batch = batches(Mlp, 2)[1]
     with pytest.raises(errors.GradientNotFinal):
         graph(*batch)

@@ -106,9 +106,9 @@ def calls_before(looks: SpotChecks) -> int:
     for frame, _ in traceback.walk_tb(looks.error.__traceback__):
         graph = frame.f_locals.get("self")
         if isinstance(graph, tg.Graph):
-            fallback = graph._recordings.fallback
-            eager = sum(one.count for one in fallback.eager)
-            return fallback.recorded + eager + graph._cache.served
+            fallback = graph._runner.recordings.fallback
+            eager: int = sum(one.count for one in fallback.eager)
+            return fallback.recorded + eager + graph._runner.cache.served
     return len(looks.calls)
 
 

@@ -90,7 +90,7 @@ def test_a_batch_that_comes_again_is_copied_once_until_it_is_written():
         if number == 6:
             x.data.add_(1)
         step(x, y)
-    held = [record.held.call.tensors for record in step._history.records]
+    held = [record.held.call.tensors for record in step._runner.reruns.history.records]
     assert len({id(tensors[0]) for tensors in held}) == 2
     assert len({id(tensors[1]) for tensors in held}) == 1
     assert torch.equal(held[5][0], held[4][0] + 1)
@@ -203,7 +203,7 @@ def test_a_large_result_is_kept_as_a_part_and_a_sum(tmp_path):
     graph = Scores()
     for x, _ in _batches(8):
         graph(x)
-    record = graph._history.records[-1]
+    record = graph._runner.reruns.history.records[-1]
     assert sum(part.numel() for part in record.gave[0].parts) < 6 * 500
     assert tg.bisect(graph, directory=tmp_path) is None
     RATE[0] = 2.0

@@ -83,11 +83,14 @@ def _large(x: torch.Tensor) -> None:
 
 
 def _everything(graph: Any) -> Any:
-    optimizer, schedule = graph._optimizers[0], next(iter(graph._schedulers), None)
+    optimizer, schedule = (
+        graph._runner.step.optimizers[0],
+        next(iter(graph._runner.step.schedulers), None),
+    )
     grads = [p.grad for p in graph.model.parameters()]
     state = copy.deepcopy([graph.state_dict(), grads])
     rates = [group["lr"] for group in optimizer.param_groups]
-    runs = [replay.runs for replay in graph._cache]
+    runs = [replay.runs for replay in graph._runner.cache]
     position = None if schedule is None else copy.deepcopy(schedule.state_dict())
     return [state, rates, runs, position, random.getstate(), torch.get_rng_state()]
 
@@ -222,13 +225,13 @@ def test_no_history(tmp_path):
         tg.bisect(graph)
     with pytest.raises(InvalidOption):
         tg.bisect(nn.Linear(1, 1))
-    assert not graph._history.records
+    assert not graph._runner.reruns.history.records
     graph.config.keep_history(2)
     _run(graph, 2)
-    assert len(graph._history.records) == 2
+    assert len(graph._runner.reruns.history.records) == 2
     graph.config.keep_history(0)
     _run(graph, 1)
-    assert not graph._history.records  # and what was kept is free
+    assert not graph._runner.reruns.history.records  # and what was kept is free
 
 
 def test_a_history_without_a_step(tmp_path):
@@ -279,7 +282,7 @@ def test_a_rate_that_the_user_sets(tmp_path):
     graph = _made(20)
     for _ in range(3):
         _run(graph, 4)
-        graph._optimizers[0].param_groups[0]["weight_decay"] += 0.01
+        graph._runner.step.optimizers[0].param_groups[0]["weight_decay"] += 0.01
     assert _found(graph, tmp_path) is None
 
 
@@ -300,7 +303,7 @@ def test_arguments_that_are_written_later(tmp_path):
 def test_what_it_holds():
     graph = _made(10)
     _run(graph, 200)
-    history = graph._history
+    history = graph._runner.reruns.history
     assert len(history.records) <= 20
     assert len(history.states) <= 3
     batch = 6 * 4 * 4 + 6 * 4
@@ -320,7 +323,7 @@ def test_frozen_weights_are_not_copied():
     graph = Train(model, torch.optim.SGD(model.last.parameters(), lr=0.1))
     graph.config.keep_history(2)
     _run(graph, 12)
-    assert graph._history.states[-1].snapshot.nbytes == sum(
+    assert graph._runner.reruns.history.states[-1].snapshot.nbytes == sum(
         p.nbytes for p in model.last.parameters()
     )
 
@@ -391,7 +394,7 @@ def test_across_the_switch_to_inductor(tmp_path):
     _run(graph, 11)
     assert _found(graph, tmp_path) is None  # and each step gives what it gave
     _run(graph, 3, 1, _zero)
-    assert any(replay.code.regions for replay in graph._cache)
+    assert any(replay.code.regions for replay in graph._runner.cache)
     found = _found(graph, tmp_path)
     assert found is not None
     assert (found.step, found.op) == (12, "aten.log.default")

@@ -13,7 +13,7 @@ from torch import fx, nn
 
 import torchgraph as tg
 from tests.support import confirm, replays
-from torchgraph.calls import compiling
+from torchgraph.calls import compiler
 from torchgraph.errors import InvalidOption
 from torchgraph.inspect.check import Accuracy, Divergence
 from torchgraph.ir.program import Phase, Program, provenance
@@ -198,7 +198,7 @@ def test_a_fault_of_the_written_function():
 
 
 def test_a_fault_of_capture(monkeypatch):
-    original = compiling.program_of
+    original = compiler.program_of
 
     def wrong(*args: Any) -> Any:
         captured = original(*args)
@@ -208,7 +208,7 @@ def test_a_fault_of_capture(monkeypatch):
         captured.program.gm.recompile()
         return captured
 
-    monkeypatch.setattr(compiling, "program_of", wrong)
+    monkeypatch.setattr(compiler, "program_of", wrong)
     graph, arguments = _graph()
     found = graph.check(*arguments)
     assert found is not None

@@ -94,7 +94,7 @@ def test_a_model_outlives_its_graph_without_a_trace():
     before = [vars(module).copy() for module in model.modules()]
     graph = Train(model, optimizer, lr_sch=scheduler)
     run(graph, 6)
-    programs = [weakref.ref(one) for one in graph._cache]
+    programs = [weakref.ref(one) for one in graph._runner.cache]
     del graph
 
     assert programs

@@ -162,7 +162,9 @@ def test_a_parameter_without_a_gradient_stays_as_it_is():
 
     graph = assert_parity(make, batches(Mlp, 6))
 
-    assert len(graph._optimizers[0].state) == 4  # as in eager: no slots for what has no gradient
+    assert (
+        len(graph._runner.step.optimizers[0].state) == 4
+    )  # as in eager: no slots for what has no gradient
 
 
 def test_float64_and_bfloat16_parameters():

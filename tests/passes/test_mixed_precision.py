@@ -96,7 +96,7 @@ def captured(model: type[nn.Module], loss: Any = nn.functional.cross_entropy) ->
     """The float32 program of a step, as the pass meets it: each parameter has ops of its own."""
     graph = Train(model(), loss)
     graph(BATCHES[model](), torch.randint(0, 3, (5,)))
-    return expanded(graph._last()[0].captured.program)
+    return expanded(graph._runner.programs.last()[0].captured.program)
 
 
 def black_loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -170,7 +170,7 @@ def test_a_graph_leaves_what_it_leaves_without_looks(setting):
     assert all(map(torch.equal, got, expected))
     calls = graph.report().calls
     assert (calls.programs, calls.looked, calls.untold) == (12 - calls.recorded,) * 2 + ("",)
-    assert graph._spot_checks.confirmed == calls.looked
+    assert graph._runner.spot_checker.schedule.confirmed == calls.looked
 
 
 def test_a_step_leaves_what_eager_leaves():

@@ -55,11 +55,11 @@ def test_looks_cost_little(made):
 
     looks, others = [], []
     for _ in range(520):
-        before, looked = time.process_time(), step._spot_checks.count
+        before, looked = time.process_time(), step._runner.spot_checker.schedule.count
         step(x, y)
         took = time.process_time() - before
-        (others if step._spot_checks.count == looked else looks).append(took)
+        (others if step._runner.spot_checker.schedule.count == looked else looks).append(took)
     usual = sorted(others)[len(others) // 2]
     middle = sorted(looks)[len(looks) // 2]
-    assert step._spot_checks.confirmed == len(looks) == 9
+    assert step._runner.spot_checker.schedule.confirmed == len(looks) == 9
     assert LOOKS * (middle - usual) <= 0.02 * CALLS * usual

@@ -181,7 +181,7 @@ def test_shapes_share_a_pool():
     graph, _ = trained("require")
     for rows in (5, 3) * (REPLAYED + 1):
         graph(*batches(1, rows)[0])
-    assert len(graph._cache.graphs._devices) == 1
+    assert len(graph._runner.cache.graphs._devices) == 1
 
 
 def test_a_capture_that_fails_leaves_a_gpu_that_works(monkeypatch):

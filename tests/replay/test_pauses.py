@@ -107,8 +107,8 @@ def trained(
 
 def replayed(graph: Branches, *args: Any) -> Any:
     """A step of the program that serves calls: a Graph would go on in eager where it raises."""
-    call = graph._inputs.bind(args, {})
-    return graph._replayed(graph._program_for(call), call)
+    call = graph._runner.step.inputs.bind(args, {})
+    return graph._runner._replayed(graph._runner.programs.find(call), call)
 
 
 def test_each_variant_is_captured_and_all_is_as_in_eager(recording: list[Recording]) -> None:

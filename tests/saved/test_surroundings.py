@@ -124,7 +124,7 @@ def test_one_object_in_two_places(twice, tmp_path):
 
 def test_half_a_step_is_not_saved(trained):
     graph, _, place = trained
-    graph._cache.broken = "a disk is full"
+    graph._runner.cache.broken = "a disk is full"
     with pytest.raises(tg.errors.GraphBroken, match="a disk is full"):
         tg.save(graph, place)
     loaded = tg.load(place)

@@ -44,6 +44,10 @@ class ModuleHolder(Itself):
         module_text, block_text: render what lies at a path, for `BlockTree`.
     """
 
+    __slots__ = ("_runner",)  # programs guard the dict of attributes, which must not lead to them
+
+    _runner: Any
+    """Runs its calls."""
     _own_names: frozenset[str] = frozenset()
     """The names of a Graph's state, once it is there."""
     _tree_class: ClassVar[type[BlockTree]] = BlockTree

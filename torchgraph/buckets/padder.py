@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ..calls.programs import Programs
 from ..capture.program_of import Captured
 from ..errors import (
     InvalidOption,
@@ -54,25 +55,14 @@ class Padder:
 
     Args:
         inputs: binds the calls of the Graph's `build`.
-        program_for: the program that serves a call as it is; None where none does yet.
-        program_aside: the same for a padded call; one is made if need be. None for a call that
-            eager is to run.
-        capture: captures a call as things stand, for the analysis.
+        programs: finds a program for a call, makes one for a padded call, and captures a call as
+            things stand, for the analysis.
     """
 
-    def __init__(
-        self,
-        inputs: Inputs,
-        build: Callable[..., Any],
-        program_for: Callable[[Call], Replay | None],
-        program_aside: Callable[[Call], Replay | None],
-        capture: Callable[[Call], Captured],
-    ) -> None:
+    def __init__(self, inputs: Inputs, build: Callable[..., Any], programs: Programs) -> None:
         self._inputs = inputs
         self._exact = Inputs(build)
-        self._program_for = program_for
-        self._dry_program = program_aside
-        self._capture = capture
+        self._programs = programs
         self._checked: WeakKeyDictionary[Replay, dict[Any, _Checked]] = WeakKeyDictionary()
         self._alone: set[Any] = set()
         """The batches for which `build` runs other ops than for a padded one."""
@@ -108,7 +98,7 @@ class Padder:
             return self._found(as_it_is)
         padded = rows.filled(rows.padded(bucket), bucket)
         call = self._inputs.bind(padded.args, padded.kwargs)
-        replay = self._dry_program(call)
+        replay = self._programs.dry_program(call)
         if replay is None:
             return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})
@@ -142,7 +132,7 @@ class Padder:
 
     def _found(self, given: inspect.BoundArguments) -> tuple[Call, Replay | None]:
         call = self._inputs.bind(given.args, given.kwargs)
-        return call, self._program_for(call)
+        return call, self._programs.find(call)
 
     def _analysed(
         self,
@@ -156,12 +146,12 @@ class Padder:
             raise OtherProgram("it returns objects among its arguments, or changes them")
         masks = (p for p, leaf in leaves(call.args, call.kwargs) if leaf is arguments[buckets.mask])
         mask = next(masks) if buckets.mask else ""
-        real = self._capture(self._exact.bind(as_it_is.args, as_it_is.kwargs))
+        real = self._programs.captured(self._exact.bind(as_it_is.args, as_it_is.kwargs))
         _check_values(real, replay.captured)
         try:
             cuts = analyse(real.program, replay.captured.program, mask)
         except (PaddingRefused, OtherProgram):  # it may be of a time before optimizer state
-            cuts = analyse(real.program, self._capture(call).program, mask)
+            cuts = analyse(real.program, self._programs.captured(call).program, mask)
         check_side_effects(real.side_effects, replay.captured.side_effects, cuts)
         return cuts
 

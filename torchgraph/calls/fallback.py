@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -71,13 +71,16 @@ def no_advice_taken(options: Options) -> Iterator[None]:
 
 
 class Fallback:
-    """Warnings of one Graph about calls that stay in eager, and their counts."""
+    """Warnings of one Graph about calls that stay in eager, and their counts.
 
-    def __init__(self) -> None:
+    Args:
+        words: gives the user's names, by torchgraph's own names.
+    """
+
+    def __init__(self, words: Callable[[], Mapping[str, str]]) -> None:
         self._said: set[str] = set()
         self._late = False
-        self.words: Mapping[str, str] = {}
-        """The user's names, by torchgraph's own names."""
+        self._words = words
         self._eager: Counter[tuple[str, str]] = Counter()
         self.recorded = 0
         """Calls that ran in eager to be recorded, or to confirm a program."""
@@ -113,7 +116,8 @@ class Fallback:
         """A text in the user's names."""
         text = _GRADIENT.sub("the gradient of a tensor from outside", text)
         text = _OUTSIDE.sub("a tensor from outside", text)
-        return _NAME.sub(lambda found: self.words.get(found[0], found[0]), text)
+        words = self._words()
+        return _NAME.sub(lambda found: words.get(found[0], found[0]), text)
 
     def warn_of_pointer(self, outcome: Outcome, apart: Difference) -> None:
         """At the third recording: what moves by itself has no end of programs."""

@@ -60,6 +60,7 @@ class Recordings:
         take: runs a call in eager; recorded or not; NoProgram is raised or not.
         compile: makes a program of what a call left.
         together: the other ranks.
+        words: gives the user's names, by torchgraph's own names.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Recordings:
         take: Callable[[Step, Call, bool, bool], Outcome],
         compile: Callable[[Outcome, Call], Replay],
         together: Together,
+        words: Callable[[], Mapping[str, str]],
     ) -> None:
         self._cache, self._take, self._compile = cache, take, compile
         self._together = together
@@ -80,7 +82,7 @@ class Recordings:
         self._varying_values = VaryingValues()
         self._doubted: WeakKeyDictionary[Replay, Draft] = WeakKeyDictionary()
         """Programs confirmed by the batch that recorded them, with their recordings."""
-        self.fallback = Fallback()
+        self.fallback = Fallback(words)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..calls.running import Running
+from ..calls.runner import Runner
 from ..capture.program_of import Captured
 from ..errors import NotCompiled, NotExportable
 from ..ir.program import Program, Role, TensorMeta
@@ -23,7 +23,7 @@ _AGAIN = "call the Graph once more before tg.export, or give it args=."
 
 
 def captured_step(
-    graph: Running, given: tuple[tuple[Any, ...], dict[str, Any]] | None
+    runner: Runner, given: tuple[tuple[Any, ...], dict[str, Any]] | None
 ) -> tuple[Exportable, list[str]]:
     """The step and what has to stay true for it to hold, in words.
 
@@ -34,13 +34,13 @@ def captured_step(
         NotCompiled: no program is there, and no arguments.
         NotExportable.
     """
-    captured, call = _last(graph) if given is None else _dry_run(graph, *given)
+    captured, call = _last(runner) if given is None else _dry_run(runner, *given)
     for first, other in sharing_of(call):
         raise NotExportable(
             f"{other} lies in the memory of {first} in this call, and its program holds for that.",
             fix=f"tg.export(..., args=, kwargs=) with tensors of their own: clone() {other}.",
         )
-    program = tensors_only(unrolled(_meant(captured.program, graph.config.options)))
+    program = tensors_only(unrolled(_meant(captured.program, runner.step.options)))
     convention = calling(call, captured.out_tree, _metas(captured))
     kept = {spec.fqn for spec in program.signature.inputs if spec.role is not Role.INPUT}
     values = {leaf.fqn: leaf.read() for leaf in captured.leaves if leaf.fqn in kept}
@@ -59,9 +59,9 @@ def captured_step(
     return Exportable(program, states, convention), conditions(guard)
 
 
-def examples(graph: Running) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def examples(runner: Runner) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of the last call, all zeros."""
-    captured, call = _last(graph)
+    captured, call = _last(runner)
     return calling(call, captured.out_tree, _metas(captured)).examples
 
 
@@ -70,65 +70,65 @@ def _metas(captured: Captured) -> dict[str, TensorMeta]:
     return {str(spec.fqn): spec.meta for spec in specs if spec.meta is not None}
 
 
-def _last(graph: Running) -> tuple[Captured, Call]:
+def _last(runner: Runner) -> tuple[Captured, Call]:
     """The program that was made last."""
-    if graph._shown is None and graph._last_call is None:
+    if runner.programs.compiler.shown is None and runner.step.last_call is None:
         raise NotCompiled(
-            f"{graph._graph_name} has not been called yet.",
+            f"{runner.step.name} has not been called yet.",
             fix="call it, or give tg.export the arguments of a call: args=(x, y).",
         )
-    if graph.config.options != graph._met:
+    if runner.step.options != runner.option_changes.last:
         raise NotExportable("Options changed since the last call.", fix=_AGAIN)
-    if graph._shown is None:
-        assert graph._last_call is not None
-        outcome, call = graph._last_call
-        _check_not_eager(graph, graph._why_eager(call))
-        _check_whole(graph, outcome, "The last call made", _AGAIN)
-        return graph._program_of(outcome, call), call
-    replay, call, _ = graph._shown
-    _check_not_eager(graph, graph._why_eager(call))
+    if runner.programs.compiler.shown is None:
+        assert runner.step.last_call is not None
+        outcome, call = runner.step.last_call
+        _check_not_eager(runner, runner.programs.why_eager(call))
+        _check_whole(runner, outcome, "The last call made", _AGAIN)
+        return runner.programs.compiler.program_of(outcome, call), call
+    replay, call, _ = runner.programs.compiler.shown
+    _check_not_eager(runner, runner.programs.why_eager(call))
     why = replay.why_not()
     if why:
         raise NotExportable(f"The last program no longer fits: {why}.", fix=_AGAIN)
-    if graph._optimizers and not graph._own_update:
+    if runner.step.optimizers and not runner.step.own_update:
         replay.guards.check_gradients(replay.name_of)
     return _bound(replay.captured, replay.leaves), call
 
 
 def _dry_run(
-    graph: Running, args: Sequence[Any], kwargs: Mapping[str, Any]
+    runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Captured, Call]:
     """The program of a call; a step that it may take is taken back."""
-    call = graph._inputs.bind(tuple(args), dict(kwargs), whole=True)
-    replay = graph._program_for(call)
+    call = runner.step.inputs.bind(tuple(args), dict(kwargs), whole=True)
+    replay = runner.programs.find(call)
     if replay is not None:
-        if graph._optimizers and not graph._own_update:
+        if runner.step.optimizers and not runner.step.own_update:
             replay.guards.check_gradients(replay.name_of)
         return _bound(replay.captured, replay.leaves), call.without_data()
-    _check_not_eager(graph, graph._why_eager(call))
-    outcome = graph._dry_outcome(call)
+    _check_not_eager(runner, runner.programs.why_eager(call))
+    outcome = runner.programs.dry_outcome(call)
     _check_whole(
-        graph,
+        runner,
         outcome,
         "The first step makes",
         "call the Graph with a batch before tg.export, which then exports the next step.",
     )
-    return graph._program_of(outcome, call), call.without_data()
+    return runner.programs.compiler.program_of(outcome, call), call.without_data()
 
 
-def _check_whole(graph: Running, outcome: Outcome, made: str, fix: str) -> None:
+def _check_whole(runner: Runner, outcome: Outcome, made: str, fix: str) -> None:
     """Raise NotExportable for a call that no program can be made of, with the reason."""
     if outcome.is_whole:
         return
-    _check_not_eager(graph, outcome.eager)
-    whose = "states of the optimizers" if graph._optimizers else "buffers or parameters"
+    _check_not_eager(runner, outcome.eager)
+    whose = "states of the optimizers" if runner.step.optimizers else "buffers or parameters"
     raise NotExportable(f"{made} {whose}; the next ones compute otherwise.", fix=fix)
 
 
-def _check_not_eager(graph: Running, why: str) -> None:
+def _check_not_eager(runner: Runner, why: str) -> None:
     if why:
         raise NotExportable(
-            f"{graph._graph_name} runs in eager: {why.rstrip('.')}.",
+            f"{runner.step.name} runs in eager: {why.rstrip('.')}.",
             fix="change what is named; only a step that has a program can be exported.",
         )
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from .._torch import pytree
-from ..calls.running import Running
+from ..calls.runner import Runner
 from ..errors import NotExportable
 from ..record.amp import Autocast
 from . import own_ops
@@ -33,7 +33,7 @@ class _Step(nn.Module):
 
 
 def traced(
-    graph: Running, given: tuple[tuple[Any, ...], dict[str, Any]] | None, shapes: Any
+    runner: Runner, given: tuple[tuple[Any, ...], dict[str, Any]] | None, shapes: Any
 ) -> ExportedProgram:
     """The program that torch.export makes of `build`; side effects on objects are undone.
 
@@ -43,19 +43,19 @@ def traced(
     Raises:
         NotExportable: torch.export cannot follow; the cause is attached.
     """
-    options = graph.config.options
+    options = runner.step.options
     if options.amp is not None and options.autocast is None:
         raise NotExportable(
             "enable_amp(policy='oneflow') colours a recorded program; a trace with a dynamic "
             "dimension has none.",
             fix="enable_amp(policy='autocast'), or export without a dynamic dimension.",
         )
-    args, kwargs = examples(graph) if given is None else given
-    call = graph._inputs.bind(args, kwargs, whole=True)
-    with graph._kept(call) as step, graph._building(patched=False):
+    args, kwargs = examples(runner) if given is None else given
+    call = runner.step.inputs.bind(args, kwargs, whole=True)
+    with runner.programs.undone(call) as step, runner.step.building(patched=False):
         autocast = Autocast(options.autocast, [leaf.value for leaf in step.leaves])
-        build = autocast.eager(graph.build)
-        module = _Step(dict(step.roots), functools.wraps(graph.build)(build))
+        build = autocast.eager(runner.step.build)
+        module = _Step(dict(step.roots), functools.wraps(runner.step.build)(build))
         if shapes is True:
             shapes, args, kwargs = _batches(args, kwargs)
         try:

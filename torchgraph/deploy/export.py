@@ -10,7 +10,7 @@ import torch
 
 from .._torch import pytree
 from ..artifact.saving import path_of
-from ..calls.running import Running
+from ..blocks.holder import ModuleHolder
 from ..errors import InvalidOption, NotExportable
 from ..options.checking import OWN_CHECK, OneOf, checked, shown
 from . import files
@@ -53,7 +53,7 @@ def export(
         NotCompiled: the Graph was not called, and there are no ``args``.
         CheckpointFileError: the path cannot be written.
     """
-    if not isinstance(graph, Running):
+    if not isinstance(graph, ModuleHolder):
         raise InvalidOption(f"tg.export takes a Graph, not {shown(graph)}.")
     given = None if args is None and kwargs is None else (tuple(args or ()), dict(kwargs or {}))
     shapes = dynamic_shapes if dynamic_shapes is not None else dynamic_batch or None
@@ -62,16 +62,16 @@ def export(
         raise _inference_only(format)
     place = path_of(path)
     if shapes is not None:
-        with graph._call_lock.lock, graph._signals:
-            program = traced(graph, given, shapes)
+        with graph._runner.step.lock.lock, graph._runner.step.signals:
+            program = traced(graph._runner, given, shapes)
         text = as_text(described_trace(program, name))
         known = None if given is None else _tensors(program.example_inputs)
         files.write(program, place, format, text, graph.build, known)
         return
-    with graph._call_lock.lock, graph._signals:
-        call = None if given is None else graph._inputs.bind(*given, whole=True)
+    with graph._runner.step.lock.lock, graph._runner.step.signals:
+        call = None if given is None else graph._runner.step.inputs.bind(*given, whole=True)
         known = None if call is None else _tensors((call.args, call.kwargs))
-        one, held = captured_step(graph, given)
+        one, held = captured_step(graph._runner, given)
     text = as_text(described(one, name, held))
     if format == "aoti" and any(state.written for state in one.states):
         files.write_states(one, place, text, graph.build)

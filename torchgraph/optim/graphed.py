@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
 from .._torch.optimizers import has_hooks_of_all, own_step_hooks, own_step_hooks_aside
-from ..calls.stepping import building
+from ..calls.live_step import building
 from ..errors import EagerWarning, InvalidOption, NotAnOptimizer, warn
 from ..optimizers.rules import needs_closure, refusal, steps_as_known
 from ..options.checking import OWN_CHECK, checked, is_number, shown

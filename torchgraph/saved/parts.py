@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..calls.running import Running
+from ..calls.runner import Runner
 from ..errors import GraphBroken, NotSavable
 from ..ir.names import TRAIN
 from ..live import state
@@ -60,52 +60,52 @@ def as_saved(default_dtype: torch.dtype) -> Iterator[None]:
             torch.set_default_dtype(before)
 
 
-def parts_of(graph: Running) -> Parts:
-    """The parts of ``graph`` to save, as it is now.
+def parts_of(runner: Runner) -> Parts:
+    """The parts of a Graph to save, as it is now.
 
     Raises:
         NotSavable: it has no confirmed program, or holds what no file can.
         GradPresent: the next step would add to gradients that are there.
         GraphBroken: an earlier step failed half-way.
     """
-    options = graph.config.options
-    _check(graph, options)
-    replays = tuple(_serving(graph))
+    options = runner.step.options
+    _check(runner, options)
+    replays = tuple(_serving(runner))
     if not replays:
-        raise _without_program(graph)
-    for replay in replays if graph._optimizers else ():
+        raise _without_program(runner)
+    for replay in replays if runner.step.optimizers else ():
         replay.guards.check_gradients(replay.name_of)
-    held = graph._held()
+    held = runner.step.held()
     return Parts(
-        graph._graph_name,
-        type(graph).__name__,
-        tuple(_parameters(graph._inputs)),
+        runner.step.name,
+        type(runner.step.owner).__name__,
+        tuple(_parameters(runner.step.inputs)),
         options,
         replays,
-        state.collect(held, graph._progress),
-        dict(_places(graph)),
+        state.collect(held, runner.step.progress),
+        dict(_places(runner)),
         tuple(schedules.described(one, held.optimizers) for one in held.schedulers),
         torch.get_default_dtype(),
     )
 
 
-def _check(graph: Running, options: Options) -> None:
-    if broken := graph._cache.broken or graph._signals.torn:
-        raise GraphBroken(f"An earlier step of {graph._graph_name} failed half-way ({broken}).")
-    if graph._own_update:
+def _check(runner: Runner, options: Options) -> None:
+    if broken := runner.cache.broken or runner.step.signals.torn:
+        raise GraphBroken(f"An earlier step of {runner.step.name} failed half-way ({broken}).")
+    if runner.step.own_update:
         raise NotSavable(
-            f"{graph._graph_name} takes its own update: what it does to optimizers and gradients "
+            f"{runner.step.name} takes its own update: what it does to optimizers and gradients "
             "besides its program is Python, which no file can hold.",
             fix="give the optimizer to add_optimizer (or use torchgraph.train_step).",
         )
     if options.buckets is not None:
         raise NotSavable(
-            f"{graph._graph_name} pads its batches (set_shape_buckets); what is loaded does not.",
+            f"{runner.step.name} pads its batches (set_shape_buckets); what is loaded does not.",
             fix="set_shape_buckets(None), and call it with the shapes that are to be saved.",
         )
     if options.stages:
         raise NotSavable(
-            f"{graph._graph_name} has pipeline stages, which are on the ranks that hold them.",
+            f"{runner.step.name} has pipeline stages, which are on the ranks that hold them.",
             fix="save its state: tg.save(graph.state_dict(), path), of which every rank calls the "
             "first half.",
         )
@@ -114,7 +114,7 @@ def _check(graph: Running, options: Options) -> None:
             "Passes of your own are code, and compiling runs them again.",
             fix='set_backend("aten"): the program is saved as they left it.',
         )
-    for number, optimizer in enumerate(graph._optimizers):
+    for number, optimizer in enumerate(runner.step.optimizers):
         if not has_torchs_form(optimizer.state_dict()):
             raise NotSavable(
                 f"The state_dict of {type(optimizer).__name__}, optimizer {number}, is of a form "
@@ -123,13 +123,13 @@ def _check(graph: Running, options: Options) -> None:
             )
 
 
-def _serving(graph: Running) -> list[Replay]:
+def _serving(runner: Runner) -> list[Replay]:
     """The programs that serve calls; without training, those of another grad mode if need be."""
-    found = graph._serving()
+    found = runner.programs.serving()
     modes = ((False, False), (True, False), (False, True))
-    for inference, gradients in () if graph.config.options.training else modes:
+    for inference, gradients in () if runner.step.options.training else modes:
         with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
-            found = found or graph._serving()
+            found = found or runner.programs.serving()
     return found
 
 
@@ -138,8 +138,8 @@ def not_shown(options: Options) -> Options:
     return replace(options, passes=replace(options.passes, dump=""))
 
 
-def _without_program(graph: Running) -> Exception:
-    name, last = graph._graph_name, graph._last_call
+def _without_program(runner: Runner) -> Exception:
+    name, last = runner.step.name, runner.step.last_call
     if last is None:
         why, fix = "has not been called yet", "call it three times or more, then save it."
         return NotSavable(f"{name} {why}.", fix=fix)
@@ -149,8 +149,12 @@ def _without_program(graph: Running) -> Exception:
             fix="let it run as a program, then save it; its weights and states alone are saved by "
             "save(graph.state_dict(), path).",
         )
-    shown = [] if graph._shown is None else [graph._shown[0].why_not()]
-    said = [one.why_not() for one in graph._cache] or shown
+    shown = (
+        []
+        if runner.programs.compiler.shown is None
+        else [runner.programs.compiler.shown[0].why_not()]
+    )
+    said = [one.why_not() for one in runner.cache] or shown
     reason = f": {said[-1]}" if said and said[-1] else ""
     return NotSavable(
         f"{name} has no program that is confirmed and serves calls as things stand{reason}.",
@@ -164,8 +168,8 @@ def _parameters(inputs: Inputs) -> Iterator[tuple[str, int, bool, bool]]:
         yield one.name, int(one.kind), one.default is not one.empty, one.name not in unread
 
 
-def _places(graph: Running) -> Iterator[tuple[int, Place]]:
-    for number, optimizer in enumerate(graph._optimizers):
+def _places(runner: Runner) -> Iterator[tuple[int, Place]]:
+    for number, optimizer in enumerate(runner.step.optimizers):
         place = (TRAIN, "optimizers", number)
         indices: dict[object, int] = {}
         for position, group in enumerate(optimizer.param_groups):

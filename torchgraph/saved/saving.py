@@ -15,7 +15,7 @@ from ..artifact import save as save_state
 from ..artifact.layout import write as write_tensors
 from ..artifact.saving import path_of
 from ..artifact.tree import decoded, encoded
-from ..calls.running import Running
+from ..blocks.holder import ModuleHolder
 from ..errors import CheckpointDamaged, InvalidOption, NotSavable
 from ..ir import text
 from ..ir.program import Role, TensorMeta
@@ -49,14 +49,14 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         GradPresent: the next step of the Graph would add to gradients that are there.
         InvalidOption: ``path`` is no path.
     """
-    if isinstance(path, (Running, LoadedGraph)):
+    if isinstance(path, (ModuleHolder, LoadedGraph)):
         raise InvalidOption(
             "save takes what is to be saved first, and then the path.", fix="save(graph, path)."
         )
-    if isinstance(obj, Running):
+    if isinstance(obj, ModuleHolder):
         place = path_of(path)
-        with obj._call_lock.lock:
-            _write(parts_of(obj), place)
+        with obj._runner.step.lock.lock:
+            _write(parts_of(obj._runner), place)
     elif isinstance(obj, LoadedGraph):
         place = path_of(path)
         with obj.lock:

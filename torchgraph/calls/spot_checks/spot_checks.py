@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -26,8 +26,8 @@ from ...replay.cuda.cuda_graph import Calls
 from ...replay.interrupts import CUT_SHORT
 from ...replay.replay import Replay
 from ..confirm import Left, Start, as_eager, asks_once, blame, miscompiled, unlike
-from ..dry_run import DryRuns
 from ..in_eager import is_bare, run_bare
+from ..programs import Programs
 from .first_difference import place_of
 from .memory import copied_bytes, fits
 from .schedule import SpotChecks
@@ -61,30 +61,31 @@ class Wrong(NamedTuple):
     """True where it computes what was recorded: the step computes something else now."""
 
 
-class SpotChecking(DryRuns):
-    """Runs a call in eager now and then, and compares what its program does.
+class SpotChecker:
+    """Runs a call in eager now and then, and compares what its program does."""
 
-    Args:
-        name, module_text, block_text: as for `Stepping`.
-    """
-
-    __slots__ = ("_aten", "_known", "_spot_checks")
-
-    def __init__(
-        self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
-    ) -> None:
-        super().__init__(name, module_text, block_text)
-        self._spot_checks = SpotChecks(self.config.options.look_again)
+    def __init__(self, programs: Programs) -> None:
+        self._programs, self._live, self._cache = programs, programs.step, programs.cache
+        self._together, self._recordings = programs.together, programs.recordings
+        self.schedule = SpotChecks(self._live.options.look_again)
         self._aten: WeakKeyDictionary[Replay, Code] = WeakKeyDictionary()
         """For programs that run Inductor's code, the same on `aten`."""
         self._known: WeakKeyDictionary[Replay, tuple[bool, Mapping[torch.device, int]]]
         self._known = WeakKeyDictionary()
         """By program: if its collectives can be repeated, and the bytes that a check copies."""
 
-    def _wants_spot_check(self, replay: Replay) -> bool:
+    def start_if_due(self, replay: Replay, call: Call) -> Start | None:
+        """Copies of the start of a call that is to be checked; None for another call.
+
+        Raises:
+            ValueMoved, SharedMemory: the program does not serve the call.
+        """
+        hits = self._cache.hits
+        if hits < self.schedule.from_hits:
+            return None
         if replay.audit is not None and replay.audit.is_due:  # this call is compared in any case
-            return False
-        return self._spot_checks.wants(replay, self._cache, self._cache.hits)
+            return None
+        return self._start(replay, call) if self.schedule.wants(replay, self._cache, hits) else None
 
     def _start(self, replay: Replay, call: Call) -> Start | None:
         """Copies that a spot check starts from; None where they cannot be made.
@@ -93,67 +94,70 @@ class SpotChecking(DryRuns):
             ValueMoved, SharedMemory: the program does not serve the call.
         """
         replay.numbers(call)
-        self._spot_checks.note = ""
-        options = self.config.options
+        self.schedule.note = ""
+        options = self._live.options
         known = self._known.get(replay)
         if known is None:
             program = replay.captured.program
             known = self._known[replay] = (asks_once(program), copied_bytes(program))
         if not known[0] or any(stage.ranks for stage in options.stages):
-            self._spot_checks.note = "ranks meet in each micro-batch"
+            self.schedule.note = "ranks meet in each micro-batch"
         elif (options.amp is not None and options.autocast is None) or options.gradient_norms:
-            self._spot_checks.note = "casts and norms that eager does not make are asked for"
+            self.schedule.note = "casts and norms that eager does not make are asked for"
         elif options.outputs_buffer_size:
-            self._spot_checks.note = "results are handed out in buffers that take turns"
+            self.schedule.note = "results are handed out in buffers that take turns"
         elif not fits(known[1]):
-            self._spot_checks.note = "no memory for copies of what the program writes"
+            self.schedule.note = "no memory for copies of what the program writes"
         else:
             try:
                 return Start.of(replay.leaves, call, [replay])
             except (MemoryError, torch.OutOfMemoryError):
-                self._spot_checks.note = "no memory for copies of what the program writes"
-        self._spot_checks.put_off(self._cache.hits)
+                self.schedule.note = "no memory for copies of what the program writes"
+        self.schedule.put_off(self._cache.hits)
         return None
 
-    def _spot_check(self, replay: Replay, call: Call, start: Start | None) -> Any:
-        """A call in eager; then its program runs on copies, and must come to the same."""
+    def check(self, replay: Replay, call: Call, start: Start | None) -> Any:
+        """A call in eager; then its program runs on copies, and must come to the same.
+
+        ``start``: copies of what it starts from; None: they are made now.
+        """
+        start = start or self._start(replay, call)
         self._cache.bring_home()
-        call, self._signals.torn = call.noted(), ""
-        with self._signals:
+        call, self._live.signals.torn = call.noted(), ""
+        with self._live.signals:
             with ExitStack() as turn:
                 free = turn.enter_context(patching.alone())
-                self._spot_checks.put_off(
-                    self._cache.hits
-                )  # should it raise, another call is checked
+                self.schedule.put_off(self._cache.hits)  # should it raise, another call is checked
                 ran = self._eagerly(replay, call, patched=free)
             try:
                 if start is not None and ran.left is not None:
                     self._judge(replay, call, start, ran.left)
-                elif not self._spot_checks.note:
-                    self._spot_checks.note = "the step was skipped"
+                elif not self.schedule.note:
+                    self.schedule.note = "the step was skipped"
             finally:  # whatever comes of that, Ctrl-C or a warning that is an error
                 if ran.left is not None:
                     ran.left.collectives.clear()
-                self._progress.count(replay.serves)
-                if self._optimizers:  # only now: a rate may lie in a tensor that is compared
-                    self._schedulers.step(lambda: ran.loss, list(ran.stepped))
-                self._signals.torn = ""
+                self._live.progress.count(replay.serves)
+                if self._live.optimizers:  # only now: a rate may lie in a tensor that is compared
+                    self._live.schedulers.step(lambda: ran.loss, list(ran.stepped))
+                self._live.signals.torn = ""
                 self._cache.hit()
                 self._cache.forget_casts()
-                self._spot_checks.made(replay, self._cache, self._cache.hits)
+                self.schedule.made(replay, self._cache, self._cache.hits)
         return ran.returned
 
     # --- in eager ---------------------------------------------------------------------------------
 
     def _eagerly(self, replay: Replay, call: Call, *, patched: bool) -> Eagerly:
-        options = self.config.options
+        options = self._live.options
         free = [leaf.value for leaf in replay.leaves if leaf.role is Role.FREE]
-        bare = self._own_update and is_bare(call, options) and not list(self._schedulers)
+        bare = self._live.own_update and is_bare(call, options) and not list(self._live.schedulers)
         if bare and not self._together.takes_part:
             return self._barely(replay, call, free, patched=patched)
-        with self._scaler_started(), paused():  # a Graph that raises is put back
-            outcome = self._take(self._scan(), call, self._together.takes_part, False, free)
-            stepped = outcome.stepped_of(self._optimizers) if self._optimizers else []
+        with self._live.scaler_started(), paused():  # a Graph that raises is put back
+            step, meets = self._live.scan(), self._together.takes_part
+            outcome = self._live.take(step, call, meets, False, free)
+            stepped = outcome.stepped_of(self._live.optimizers) if self._live.optimizers else []
         if not outcome.stepped or outcome.eager:
             return Eagerly(outcome.returned, None, outcome.loss, stepped)
         moved = replay.captured.side_effects.moved
@@ -165,10 +169,10 @@ class SpotChecking(DryRuns):
     ) -> Eagerly:
         """The user's function, with nothing around it that is not eager's."""
         step = self._step_of(replay)
-        around = self._building(patched=patched), self._opened(False)
-        with around[0], around[1], uncompiled(), self._replicated(step):
-            returned, tree = run_bare(self.build, call, step, ends=True, owned=free)
-        self._signals.torn = CUT_SHORT
+        around = self._live.building(patched=patched), self._live.opened(False)
+        with around[0], around[1], uncompiled(), self._live.replicated(step):
+            returned, tree = run_bare(self._live.build, call, step, ends=True, owned=free)
+        self._live.signals.torn = CUT_SHORT
         return Eagerly(
             returned,
             Left(returned, replay.captured.side_effects.moved, CollectiveLog(), None, tree),
@@ -176,12 +180,12 @@ class SpotChecking(DryRuns):
 
     def _step_of(self, replay: Replay) -> Step:
         """The states of a step: those that the last recorded call had, if they are there still."""
-        known = None if self._last_call is None else self._last_call[0].step
+        known = None if self._live.last_call is None else self._live.last_call[0].step
         if known is not None:
             now = {id(leaf.value) for leaf in replay.leaves}
             if all(id(leaf.value) in now for _, leaf in known.tensors()):
                 return known
-        return self._scan()
+        return self._live.scan()
 
     # --- comparing --------------------------------------------------------------------------------
 
@@ -190,16 +194,16 @@ class SpotChecking(DryRuns):
         try:
             wrong = self._wrong(replay, call, start, left)
         except (ValueMoved, SharedMemory, StepFailed) as other:  # then eager runs the call
-            self._spot_checks.note = f"the program does not serve such a call: {other}"
+            self.schedule.note = f"the program does not serve such a call: {other}"
             return
         except (MemoryError, torch.OutOfMemoryError):
-            self._spot_checks.note = "no memory to run the program on copies"
+            self.schedule.note = "no memory to run the program on copies"
             return
         except Exception as error:  # eager has made the step: whatever it is, that stands
             self._together.explain(error)
             wrong = Wrong(f"it fails with {type(error).__name__}: {error}", None)
         if wrong is None:
-            self._spot_checks.confirmed += 1
+            self.schedule.confirmed += 1
             return
         self._go_on_without(replay, call, wrong)
 
@@ -216,7 +220,7 @@ class SpotChecking(DryRuns):
 
     def _reference(self, replay: Replay) -> Replay:
         """The `aten` version of a program, which has to match eager."""
-        options = self.config.options
+        options = self._live.options
         found = as_eager(replay, options)
         if found is not replay or replay.inductor_since is None:
             return found
@@ -229,17 +233,17 @@ class SpotChecking(DryRuns):
         return Replay(captured, self._aten[replay], options, Calls())
 
     def _go_on_without(self, replay: Replay, call: Call, wrong: Wrong) -> None:
-        since = self._spot_checks.since(replay)
+        since = self.schedule.since(replay)
         if wrong.compiled and replay.audit is not None:
             since = min(since, replay.runs - (replay.inductor_since or 0))
             replay.audit.dropped(wrong.what, replay.runs + 1)
             replay.stay_on_aten()
-            who, fault = "Compiled code", f"{BY_ATEN} {blame(self.config.options)}"
+            who, fault = "Compiled code", f"{BY_ATEN} {blame(self._live.options)}"
         else:
             why = f"in a later call its program did not compute what eager does: {wrong.what}"
-            self._recordings.distrust(self._key(call), replay, why)
+            self._recordings.distrust(self._programs.key(call), replay, why)
             who = "A program"
-            fault = f"{IN_EAGER} {MOVED if wrong.as_recorded else blame(self.config.options)}"
+            fault = f"{IN_EAGER} {MOVED if wrong.as_recorded else blame(self._live.options)}"
         what = self._recordings.fallback.spelled(wrong.what)
         calls = "call" if since == 1 else f"{since:,} calls"
         at = f"\n  at {wrong.where}" if wrong.where is not None else ""

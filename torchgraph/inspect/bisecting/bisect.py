@@ -15,7 +15,9 @@ import torch
 from torch import fx
 
 from ...artifact.saving import path_of
-from ...calls.rerun import Rerunning, RerunStep
+from ...blocks.holder import ModuleHolder
+from ...calls.rerun import RerunStep
+from ...calls.runner import Runner
 from ...errors import (
     HistoryDiffers,
     HistoryTooShort,
@@ -112,9 +114,9 @@ def bisect(
         NoHistory; HistoryTooShort: it was bad before the first step that is kept; HistoryDiffers:
             the steps do not give what they gave; InvalidOption: there is no such step.
     """
-    if not isinstance(graph, Rerunning):
+    if not isinstance(graph, ModuleHolder):
         raise InvalidOption(f"bisect takes a Graph, not {shown(graph)}.")
-    history = graph._history
+    history = graph._runner.reruns.history
     if not history.records or not history.states:
         if graph.config.options.history:
             raise NoHistory(f"{graph.name} has kept no step yet.", fix="call it, then go back.")
@@ -129,22 +131,22 @@ def bisect(
             f"bisect: {graph.name} has made {many}: there is no step {step} yet.",
             fix=f"name one from {first} to {last}, or none: then it looks at all.",
         )
-    search = _Search(graph, step, above)
+    search = _Search(graph._runner, step, above)
     if not search.records:
         raise HistoryTooShort(f"Step {step} is not kept: steps {first} to {last} are.")
-    with graph._going_back():
+    with graph._runner.reruns.going_back():
         found = search.bad() or search.mismatch()
         return None if found is None else search.explained(found, into)
 
 
 class _Search:
-    def __init__(self, graph: Rerunning, step: int | None, above: float | None) -> None:
-        history = graph._history
-        self._graph = graph
+    def __init__(self, runner: Runner, step: int | None, above: float | None) -> None:
+        history = runner.reruns.history
+        self._runner = runner
         self._above = above
         self._states = {kept.step: kept for kept in history.states}
         self._start = history.states[0]
-        options = graph.config.options
+        options = runner.step.options
         self._each = (options.history_every or options.history) == 1
         """True where each step starts from a state of its own: between them all may be changed."""
         wanted = [record for record in history.records if record.step >= self._start.step]
@@ -157,8 +159,8 @@ class _Search:
 
     def bad(self) -> BadStep | None:
         """The first step with a NaN, an infinity or a spike."""
-        last = self._graph._snapshot(self._graph._scan())  # as things are
-        self._graph._back_to(self._start)
+        last = self._runner.programs.snapshot()  # as things are
+        self._runner.reruns.back_to(self._start)
         self._meant = self._meant_states()
         known = self._bad_states()
         if known:
@@ -179,11 +181,11 @@ class _Search:
 
     def _confirm(self, step: int, last: Snapshot) -> None:
         """Refuse a bad step that, run again, is not followed by the recorded states."""
-        records = self._graph._history.records
+        records = self._runner.reruns.history.records
         after = next((record for record in records if record.step == step + 1), None)
         kept = None if after is None else self._states.get(after.step)
         if after is not None and kept is None:
-            self._graph._step_again(after)
+            self._runner.reruns.step_again(after)
         elif not self._each and self._moved(last if kept is None else kept.snapshot):
             self._refuse(step + 1)
 
@@ -199,9 +201,9 @@ class _Search:
                 if until is None and apart and self._moved(kept.snapshot):
                     self._refuse(record.step, since)
                 since = record.step
-                self._graph._back_to(kept)
+                self._runner.reruns.back_to(kept)
                 self._check_finite(record.step)
-            yield record, self._graph._step_again(record)
+            yield record, self._runner.reruns.step_again(record)
 
     def _check_finite(self, step: int) -> None:
         """Refuse a state that went bad between two steps."""
@@ -213,7 +215,7 @@ class _Search:
 
     def _moved(self, kept: Snapshot) -> bool:
         """True where a state differs from the snapshot; recreated slots count as different."""
-        tensors = self._graph._scan().tensors()
+        tensors = self._runner.step.scan().tensors()
         return kept.moved({id(leaf.value) for _, leaf in tensors})
 
     def _refuse(self, step: int, since: int | None = None) -> None:
@@ -225,13 +227,13 @@ class _Search:
         )
 
     def _bad_states(self) -> set[str]:
-        states = self._graph._states_now().items()
+        states = self._runner.reruns.states_now().items()
         meant = self._meant
         return {name for name, value in states if not kinds_of(value) <= meant.get(name, set())}
 
     def _meant_states(self) -> dict[str, frozenset[str]]:
-        fixed, first = unwritten(list(self._graph._cache)), self._start.step == 1
-        leaves = [leaf for _, leaf in self._graph._scan().tensors()]
+        fixed, first = unwritten(list(self._runner.cache)), self._start.step == 1
+        leaves = [leaf for _, leaf in self._runner.step.scan().tensors()]
         return {
             str(leaf.fqn): kinds_of(leaf.value)
             for leaf in leaves
@@ -261,23 +263,22 @@ class _Search:
 
     def mismatch(self) -> BadStep | None:
         """The first step whose program differs from eager; None for none, or if not comparable."""
-        graph: Any = self._graph
-        self._graph._back_to(self._start)
+        self._runner.reruns.back_to(self._start)
         for record in self.records:
             kept = self._states.get(record.step)
             if kept is not None:
-                self._graph._back_to(kept)
-            call = self._graph._given(record)
+                self._runner.reruns.back_to(kept)
+            call = self._runner.reruns.given(record)
             try:
-                found = graph._dry_run(
-                    partial(check, around=graph._replicated), call.args, call.kwargs
+                found = self._runner.step.owner._dry_run(
+                    partial(check, around=self._runner.step.replicated), call.args, call.kwargs
                 )[-1]
             except (NotSupported, NoProgram):
                 return None
             if found is not None:
                 what = "the program differs from eager"
                 return BadStep(record.step, "mismatch", what, divergence=found)
-            self._graph._step_again(record)
+            self._runner.reruns.step_again(record)
         return None
 
     def explained(self, found: BadStep, directory: Path) -> BadStep:
@@ -322,25 +323,25 @@ class _Search:
         self, step: int, wanted: str = "", good: tuple[Program, Watch] | None = None
     ) -> tuple[Program, Watch]:
         """The program of a step, and the observation of its run from the state before it."""
-        graph = self._graph
-        graph._back_to(self._start)
+        runner = self._runner
+        runner.reruns.back_to(self._start)
         for _ in self._again(until=step):
             pass
         record = next(record for record in self.records if record.step == step)
         kept = self._states.get(step)
         if kept is not None:
-            graph._back_to(kept)
-        call = graph._given(record)
-        replay = graph._program_of_step(record, call) or self._made(call)
+            runner.reruns.back_to(kept)
+        call = runner.reruns.given(record)
+        replay = runner.reruns.program_of_step(record, call) or self._made(call)
         program = replay.captured.program if replay.code.regions else replay.program
         kinds = good[1].kinds if good is not None and _alike(good[0], program) else None
-        with ReplaySandbox(replay, call, graph._scan()).values(program.signature) as values:
+        with ReplaySandbox(replay, call, runner.step.scan()).values(program.signature) as values:
             watch = watched(program, values, wanted, kinds)
         return program, watch
 
     def _made(self, call: Any) -> Replay:
-        graph = self._graph
-        return graph._compile_step(graph._dry_outcome(call), call)
+        programs = self._runner.programs
+        return programs.compiler.compile(programs.dry_outcome(call), call)
 
 
 def _with_op(found: BadStep, call: OpCall, source: fx.Node | None, program: Program) -> BadStep:

@@ -120,8 +120,8 @@ class _Rank:
         """The program of a Graph for these calls, recorded from a step that is undone."""
         random = torch.get_rng_state()
         begins = _weights(graph)
-        calls: list[Call] = [graph._inputs.bind(tuple(batch), {}) for batch in batches]
-        outcome = graph._dry_outcome(calls[0])
+        calls: list[Call] = [graph._runner.step.inputs.bind(tuple(batch), {}) for batch in batches]
+        outcome = graph._runner.programs.dry_outcome(calls[0])
         first = {} if outcome.stable else first_values(outcome)
         known = outcome if outcome.stable else predicted(outcome)
         if known is None:
@@ -130,12 +130,12 @@ class _Rank:
                 "communicated: SGD's momentum, for one.",
                 fix="make them before: optimizer.state[p]['momentum_buffer'] = zeros_like(p).",
             )
-        replay = graph._compile_step(known, calls[0])
+        replay = graph._runner.programs.compiler.compile(known, calls[0])
         _refuse(replay)
         values = [_copied(first.get(leaf.fqn, _now(leaf))) for leaf in replay.leaves]
         values += [None] * (len(replay.program.signature.inputs) - len(values))
         found = cls(replay, calls, values, random)
-        if graph._replicas.groups or graph._replicas.shards is not None:
+        if graph._runner.step.replicas.groups or graph._runner.step.replicas.shards is not None:
             found.begins = begins
         return found
 
@@ -185,7 +185,7 @@ def _weights(graph: Any) -> dict[str, torch.Tensor]:
         graph._look()
     return {
         f"{root}.{name}": _copied(tensor)
-        for root, module in graph._source().modules.items()
+        for root, module in graph._runner.step.modules.items()
         for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers())
         if not is_wrapper(tensor)
     }

@@ -12,6 +12,8 @@ import torch
 from ...._torch import pytree
 from ...._torch.tensors import version_of
 from ....blocks.block import BlockTree
+from ....calls.live_step import LiveStep
+from ....calls.runner import Runner
 from ....config import GraphConfig as Config
 from ....errors import GradPresent, GraphWarning, warn
 from ....live.inputs import Call
@@ -22,32 +24,64 @@ from .config import GraphConfig
 from .rows import Rows, watched
 
 
-class Calls(Fed):
-    """Base of OneFlow's Graph. What `build` does to its arguments stays inside of the step."""
+class StepOfOneFlow(LiveStep):
+    """The step of OneFlow's Graph: rows of sparse tables, and modes that stay."""
 
-    _tree_class: ClassVar[type[BlockTree]] = Blocks
-    _config_class: ClassVar[type[Config]] = GraphConfig
-
-    config: GraphConfig
-
-    def _own_until_now(self) -> None:
-        self._writes_arguments: bool | None = None
-        """Whether `build` writes into its arguments; None before the first call."""
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.rows: list[Rows] = []
+        """Optimizers that update tables row by row."""
         self._modes: tuple[bool, ...] | None = None
         """`training` of each module, as the first call met it."""
-        self._rows: list[Rows] = []
-        """Optimizers that update tables row by row."""
-        super()._own_until_now()
 
-    def _run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._begin(args, kwargs)
+    @contextmanager
+    def building(self, *, patched: bool = True) -> Iterator[None]:
+        """As `LiveStep.building`; lookups in sparse tables are noted."""
+        with super().building(patched=patched), ExitStack() as stack:
+            options = self.config.options
+            if self.rows and options.micro_batches == 1 and options.scaler != "dynamic":
+                stack.enter_context(watched(self.rows))
+            yield
+
+    def begin_eager(self, call: Call) -> None:
+        """As `LiveStep.begin_eager`; warns where modules have another mode than at first."""
+        modes = tuple(
+            module.training for root in self.modules.values() for module in root.modules()
+        )
+        if self._modes is None:
+            self._modes = modes
+        elif modes != self._modes:
+            self._modes = modes
+            warn(
+                f"{self.name}: train() or eval() was called after the first call, and "
+                "modules behave accordingly. OneFlow's graph would go on as in its first call.",
+                GraphWarning,
+            )
+        super().begin_eager(call)
+
+
+class RunnerOfOneFlow(Runner):
+    """Runs a call as OneFlow's Graph does: the caller's arguments stay as they were."""
+
+    step: StepOfOneFlow
+    _writes_arguments: bool | None = None
+    """Whether `build` writes into its arguments; None before the first call."""
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call.
+
+        Raises:
+            NotPorted: build has written into an argument, which the first call did not.
+            GradPresent: as `begin`.
+        """
+        self.begin(args, kwargs)
         if self._writes_arguments is not False:
             return self._on_copies(args, kwargs)
         given = [(one, version_of(one)) for one in _tensors(args, kwargs)]
-        returned = super()._run_step(args, kwargs)
+        returned = super().run(args, kwargs)
         if any(version_of(one) != version for one, version in given):
             raise NotPorted(
-                f"{self._graph_name}: build has written into an argument, which the first call did "
+                f"{self.step.name}: build has written into an argument, which the first call did "
                 "not. In OneFlow what the caller holds stays as it was.",
                 fix="compute anew in build: x = x + 1, or x = x.clone() first.",
             )
@@ -57,62 +91,52 @@ class Calls(Fed):
         made: dict[int, torch.Tensor] = {}
         copied = pytree.tree_map_only(torch.Tensor, lambda one: _copy(one, made), (args, kwargs))
         versions = {key: version_of(one) for key, one in made.items()}
-        returned = super()._run_step(*copied)
+        returned = super().run(*copied)
         written = any(version_of(one) != versions[key] for key, one in made.items())
         self._writes_arguments = bool(self._writes_arguments) or written
         return returned
 
-    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What holds for a call: no half precision on the CPU, no gradients that zero_grad left.
 
         Raises:
             GradPresent: there are others. OneFlow would never update such parameters.
         """
-        if self.config.wants_amp:
-            states = (one for root in self._modules.values() for one in root.parameters())
+        step, config = self.step, self.step.config
+        if isinstance(config, GraphConfig) and config.wants_amp:
+            states = (one for root in step.modules.values() for one in root.parameters())
             tensors = chain(_tensors(args, kwargs), states)
-            self.config.amp_on(any(one.is_cuda for one in tensors))
-            if self._rows and self.config.options.amp is not None:
+            config.amp_on(any(one.is_cuda for one in tensors))
+            if step.rows and config.options.amp is not None:
                 raise NotPorted(
-                    f"{self._graph_name}: is_sparse in half precision: nobody has compared it with "
+                    f"{step.name}: is_sparse in half precision: nobody has compared it with "
                     "OneFlow, which may update such tables by rows or as a whole.",
                     fix="leave is_sparse or enable_amp out.",
                 )
-        for parameter in () if self._own_update else self._with_gradients():
+        for parameter in () if step.own_update else self._with_gradients():
             if parameter.grad.any():
                 raise GradPresent(
-                    f"{self._graph_name}: a parameter has a gradient from eager. OneFlow's graph "
+                    f"{step.name}: a parameter has a gradient from eager. OneFlow's graph "
                     "does not update such a parameter.",
                     fix="call optimizer.zero_grad() before the Graph.",
                 )
             parameter.grad = None
 
     def _with_gradients(self) -> list[Any]:
-        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        groups = (group for one in self.step.optimizers for group in one.param_groups)
         return [one for group in groups for one in group["params"] if one.grad is not None]
 
-    @contextmanager
-    def _building(self, *, patched: bool = True) -> Iterator[None]:
-        with super()._building(patched=patched), ExitStack() as stack:
-            options = self.config.options
-            if self._rows and options.micro_batches == 1 and options.scaler != "dynamic":
-                stack.enter_context(watched(self._rows))
-            yield
 
-    def _recorded(self, call: Call, failed: str = "") -> Any:
-        modes = tuple(
-            module.training for root in self._modules.values() for module in root.modules()
-        )
-        if self._modes is None:
-            self._modes = modes
-        elif modes != self._modes:
-            self._modes = modes
-            warn(
-                f"{self._graph_name}: train() or eval() was called after the first call, and "
-                "modules behave accordingly. OneFlow's graph would go on as in its first call.",
-                GraphWarning,
-            )
-        return super()._recorded(call, failed)
+class Calls(Fed):
+    """Base of OneFlow's Graph, with its blocks, config, and way to run a call."""
+
+    _tree_class: ClassVar[type[BlockTree]] = Blocks
+    _config_class: ClassVar[type[Config]] = GraphConfig
+    _step_class: ClassVar[type[LiveStep]] = StepOfOneFlow
+    _runner_class: ClassVar[type[Runner]] = RunnerOfOneFlow
+
+    config: GraphConfig
+    _runner: RunnerOfOneFlow
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:

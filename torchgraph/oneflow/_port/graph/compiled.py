@@ -56,19 +56,20 @@ class Compiled(Calls):
             AlreadyCompiled: and whatever a first call may raise.
         """
         if self.is_compiled:
-            raise AlreadyCompiled(f"nn.Graph {self._graph_name} has already been compiled.")
-        self._begin(args, kwargs)
+            raise AlreadyCompiled(f"nn.Graph {self.name} has already been compiled.")
+        self._runner.begin(args, kwargs)
+        step, programs = self._runner.step, self._runner.programs
         options = self.config.options
-        with self._call_lock.lock, self._telling(), self._signals, no_advice_taken(options):
-            self._cache.bring_home()
-            call = self._inputs.bind(args, kwargs)
-            with self._with_states(call):
-                outcome = self._dry_outcome(call)
+        with step.lock.lock, step.telling(), step.signals, no_advice_taken(options):
+            programs.cache.bring_home()
+            call = step.inputs.bind(args, kwargs)
+            with programs.with_states(call):
+                outcome = programs.dry_outcome(call)
                 if options.fallback == "eager":
                     with suppress(NoProgram):
-                        self._compile_step(outcome, call)
+                        programs.compiler.compile(outcome, call)
                 else:
-                    self._compile_step(outcome, call)
+                    programs.compiler.compile(outcome, call)
         return None, outcome.returned
 
     def finish_compile_and_init_runtime(self) -> None:
@@ -80,7 +81,7 @@ class Compiled(Calls):
 
     def _shallow_repr(self) -> str:
         """``(GRAPH:LinearGraph_0:LinearGraph)``."""
-        return f"(GRAPH:{self._graph_name}:{type(self).__name__})"
+        return f"(GRAPH:{self.name}:{type(self).__name__})"
 
     def _ops_repr(self) -> list[str]:
         """The operators that lie in no module, each as its line of `print(graph)`."""

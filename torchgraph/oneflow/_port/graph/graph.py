@@ -54,7 +54,7 @@ class Graph(Compiled):
         rows = [Rows(given)] if is_sparse and not is_plain else []
         scheduler = lr_scheduler if lr_sch is None else lr_sch
         super().add_optimizer(given, lr_sch=scheduler, is_sparse=is_plain)
-        self._rows += rows
+        self._runner.step.rows += rows
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Scale gradients; OneFlow: the same.
@@ -102,7 +102,7 @@ class Graph(Compiled):
     def _generate_name(self) -> None:
         """Take the next name: ``<class name>_<number>``."""
         name = type(self).__name__
-        self._graph_name = f"{name}_{self._child_init_cnt[name]}"
+        self._runner.step.name = f"{name}_{self._child_init_cnt[name]}"
         self._child_init_cnt[name] += 1
 
     # --- what others share, of releases after 0.9 -------------------------------------------------
@@ -129,7 +129,7 @@ class Graph(Compiled):
         theirs = {id(tensor) for tensor in shared_graph._states()}
         if any(id(tensor) not in theirs for tensor in self._states()):
             raise InvalidOption(
-                f"{self._graph_name} does not hold the tensors of {shared_graph.name}.",
+                f"{self.name} does not hold the tensors of {shared_graph.name}.",
                 fix="give both Graphs the same modules.",
             )
 
@@ -160,7 +160,7 @@ class Graph(Compiled):
     def _graph_proto(self) -> Any:
         """Raises `NotPorted`: a program is a `torch.fx` program, no protobuf message."""
         raise NotPorted(
-            f"{self._graph_name}: a program is no protobuf message.",
+            f"{self.name}: a program is no protobuf message.",
             fix="graph.program is a torch.fx program; print(graph) shows its operators.",
         )
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ....calls.stepping import building
+from ....calls.live_step import building
 from ....errors import InvalidOption
 from ....options.checking import shown
 

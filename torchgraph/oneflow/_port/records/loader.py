@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch.utils.data import default_collate as _torch_collate, default_convert as _torch_convert
 
-from ....calls.stepping import building
+from ....calls.live_step import building
 from ..errors import NotPorted
 
 

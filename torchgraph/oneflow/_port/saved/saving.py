@@ -7,7 +7,7 @@ from typing import Any
 
 from ....artifact.files import refused
 from ....artifact.saving import path_of
-from ....calls.running import Running
+from ....blocks.holder import ModuleHolder
 from ....distributed.words.process import get_rank
 from ....errors import InvalidOption
 from ....options.checking import shown
@@ -51,7 +51,7 @@ def save(
             f"save_as_external_data is True or False, not {shown(save_as_external_data)}."
         )
     writer = chosen("dst", global_dst_rank, consistent_dst_rank)
-    is_graph = isinstance(obj, (Running, LoadedGraph))
+    is_graph = isinstance(obj, (ModuleHolder, LoadedGraph))
     if is_graph and save_as_external_data:
         raise InvalidOption(
             "A Graph is saved in torchgraph's own format.",

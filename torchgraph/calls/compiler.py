@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..capture.program_of import Captured, program_of
-from ..debug.tree import TreeSource
 from ..distributed.errors import NotPipelined
 from ..errors import NoProgram
 from ..ir.program import Program
@@ -23,28 +21,23 @@ from ..replay.code import Code
 from ..replay.replay import Replay
 from ..replay.switch import Switch
 from . import announce
-from .stepping import Stepping
+from .live_step import LiveStep
 
 
-class Compiling(Stepping):
-    """Makes programs of calls that ran.
+class Compiler:
+    """Makes programs of calls that ran, and remembers the last one.
 
     Args:
-        name, module_text, block_text: as for `Stepping`.
+        cache: whose CUDA Graphs the programs share.
     """
 
-    __slots__ = ("_cache", "_shown")
-
-    def __init__(
-        self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
-    ) -> None:
-        super().__init__(name, module_text, block_text)
-        self._cache = ProgramCache()
-        self._shown: tuple[Replay, Call, Any] | None = None
+    def __init__(self, step: LiveStep, cache: ProgramCache) -> None:
+        self._step, self._cache = step, cache
+        self.shown: tuple[Replay, Call, Any] | None = None
         """The program that was made last, of which call, and its arguments described."""
-        self._stage_seconds: dict[str, float] = {}
+        self.stage_seconds: dict[str, float] = {}
 
-    def _compile_step(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
+    def compile(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
         """A program of what ``call`` left, bound to the objects that are there.
 
         Args:
@@ -54,15 +47,15 @@ class Compiling(Stepping):
             CaptureError and its kin; PassFailed; VerifyError; CudaGraphRefused.
         """
         _refuse_eager(outcome)
-        options, graphs = self.config.options, self._cache.graphs
-        name = f"{self._graph_name} {len(self._cache)}"
-        stages, passes = self._stages(), pipeline(options)
+        options, graphs = self._step.options, self._cache.graphs
+        name = f"{self._step.name} {len(self._cache)}"
+        stages, passes = self._step.stages(), pipeline(options)
         count = len(chosen(passes, options.passes))
         stages.begins(count + 4)
         with stages.stage("building graph", parts=count + 1, goes_on=goes_on):
             with stages.part("building graph from the step that ran"):
                 stages.step("capture")
-                captured = self._program_of(outcome, call)
+                captured = self.program_of(outcome, call)
             before = call.over(call.tensors)  # `build` may have changed the arguments since
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes, starts=stages.step)
@@ -75,22 +68,22 @@ class Compiling(Stepping):
             else:
                 code = graphs.lower(program, name, Target(options))
             if options.backend != "aten" and not is_pipelined(options):
-                name = self._graph_name
+                name = self._step.name
                 switch = Switch(captured.program, program, name, options, graphs, stages)
             stages.step("bind")
             replay = Replay(captured, code, options, graphs.calls, switch)
             stages.step("done")
-        self._stage_seconds = stages.seconds
+        self.stage_seconds = stages.seconds
         replay.example = call.without_data()
-        self._shown = (replay, replay.example, described((before.args, before.kwargs)))
-        announce.program(stages, self._graph_name, replay, lambda: repr(self))
+        self.shown = (replay, replay.example, described((before.args, before.kwargs)))
+        announce.program(stages, self._step.name, replay, lambda: repr(self._step.owner))
         self._cache.drafted()
         return replay
 
     def _in_stages(self, captured: Captured, program: Program, name: str) -> Code:
         """The lowered code of a program whose modules have pipeline stages."""
-        options, guard = self.config.options, captured.value_guard
-        if self._schedulers.needs_loss and options.pipeline_outputs != "all":
+        options, guard = self._step.options, captured.value_guard
+        if self._step.schedulers.needs_loss and options.pipeline_outputs != "all":
             raise NotPipelined(
                 "ReduceLROnPlateau goes by the loss, which the ranks of the last stage have alone.",
                 fix='config.set_pipeline_outputs("all")',
@@ -98,26 +91,19 @@ class Compiling(Stepping):
         runs = pipelined(program, name, options, () if guard is None else guard.fqns)
         return Code(program, runs, why_no_graph="its stages run one after the other")
 
-    def _program_of(self, outcome: Outcome, call: Call) -> Captured:
+    def program_of(self, outcome: Outcome, call: Call) -> Captured:
+        """The captured program of what a call left, before any pass.
+
+        Raises:
+            NoProgram: the call stays in eager; CaptureError and its kin.
+        """
         _refuse_eager(outcome)
-        options = self.config.options
-        accumulates = bool(self._optimizers) and options.micro_batches > 1
-        split = split_inputs(call, self.build, options) if accumulates else frozenset()
+        options = self._step.options
+        accumulates = bool(self._step.optimizers) and options.micro_batches > 1
+        split = split_inputs(call, self._step.build, options) if accumulates else frozenset()
         captured = program_of(outcome, options, split)
         keep_unread(captured.program)
         return captured
-
-    def _source(self) -> TreeSource:
-        return TreeSource(
-            graph_name=self._graph_name,
-            class_name=type(self).__name__,
-            config_repr=repr(self.config),
-            modules=self._modules,
-            checkpointing=self._block_tree.checkpointing,
-            stages=self._block_tree.stages,
-            stack=self._block_tree.shown_stack,
-            amp=self.config.options.amp,
-        )
 
 
 def _refuse_eager(outcome: Outcome) -> None:

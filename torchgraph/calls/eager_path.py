@@ -1,0 +1,173 @@
+"""Calls that no program serves: they run in eager, and most are recorded."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from .._torch.consumed import Consumed
+from .._torch.surroundings import uncompiled
+from ..collection import paused
+from ..errors import EagerWarning
+from ..guards import patching
+from ..live.inputs import Call
+from ..live.step import Step
+from ..options.options import Options
+from ..replay.interrupts import CUT_SHORT
+from ..structure import Contents
+from .in_eager import (
+    BESIDE,
+    bare_results,
+    in_words,
+    is_bare,
+    run_bare,
+    updated,
+    why_alone,
+)
+from .live_step import in_build
+from .outline import OTHERS, Outlines, quickly_apart, requires_grad
+from .programs import Programs
+from .signatures import Signature
+
+
+class EagerPath:
+    """Runs a call in eager: recorded, alone, beside another thread, or as the plain function."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs, self._live = programs, programs.step
+        self._cache, self._together = programs.cache, programs.together
+        self._recordings = programs.recordings
+        self.outlines = Outlines()
+
+    # --- known by the outline of its arguments ----------------------------------------------------
+
+    def stays(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> str | None:
+        """A description of the arguments of a call known to stay in eager; None for another."""
+        known = self.outlines.find(args, kwargs, options, self._live.build_function)
+        return None if known is None else self._recordings.stays(known, options)
+
+    def as_it_stands(self, serves: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the plain function for a call known to stay in eager."""
+        live = self._live
+        live.progress.count(serves)
+        self._cache.forget_casts()
+        token, own = in_build.set(True), vars(live.owner)  # no more than has to be, in one place
+        own["_bare"] = True
+        try:
+            with uncompiled(), Consumed() as roots:
+                returned = live.build(*args, **kwargs)
+        finally:
+            own["_bare"] = False
+            in_build.reset(token)
+        found = quickly_apart(returned, args, kwargs, roots)
+        if found is not OTHERS:
+            return found
+        self.outlines.clear()
+        assert live.last_call is not None
+        step = live.last_call[0].step
+        return bare_results(returned, Contents(args, kwargs), (), step, ends=True)[0]
+
+    # --- bound ------------------------------------------------------------------------------------
+
+    def recorded(self, call: Call, failed: str = "") -> Any:
+        """One step as eager runs it; the next one like it may have a program.
+
+        ``failed``: why its program did not run it: then nothing is to be learnt of it.
+        """
+        live = self._live
+        self._together.runs_in_eager()
+        self._cache.bring_home()
+        self._cache.forget_casts()  # torch's fused updates count no version
+        live.begin_eager(call)
+        call, live.signals.torn = call.noted(), ""
+        with live.signals, ExitStack() as turn:
+            free = turn.enter_context(patching.alone())
+            if not free and not self._together.takes_part and live.may_run_beside(call):
+                return self._beside(call)
+            if live.last_call is not None and (serves := self._stays_eager(call)) is not None:
+                return self._bare(call, live.last_call[0].step, serves)
+            return self._taken(call, turn, failed)
+
+    def _beside(self, call: Call) -> Any:
+        """One step as eager runs it, while another thread records: no class is patched for it."""
+        live = self._live
+        self._recordings.fallback.say(BESIDE, BESIDE, EagerWarning)
+        with live.building(patched=False):
+            step = live.scan()
+            with live.replicated(step):
+                returned, _ = run_bare(live.build, call, step, ends=live.own_update)
+            live.signals.torn = CUT_SHORT
+            stepped = [] if live.own_update else updated(step, live.options)
+            serves = in_words(call)
+            live.progress.count(serves)
+            self._recordings.fallback.count(serves, BESIDE)
+            live.schedulers.step(lambda: None, stepped)
+            live.signals.torn = ""
+        return returned
+
+    def _bare(self, call: Call, step: Step, serves: str) -> Any:
+        """The plain function, for a signature that stays in eager."""
+        live = self._live
+        live.progress.count(serves)
+        around = (
+            *(self._together.recorded_call(None), live.building(), uncompiled()),
+            *(live.opened(not live.own_update), live.replicated(step)),
+        )
+        with ExitStack() as stack:
+            for one in around:
+                stack.enter_context(one)
+            returned, _ = run_bare(live.build, call, step, ends=True)
+        self.outlines.stays = self._known_by_outline(call, returned)
+        return returned
+
+    def _taken(self, call: Call, turn: ExitStack, failed: str) -> Any:
+        """A call that is recorded, or has a reason not to be.
+
+        Args:
+            turn: while it is open, no other thread records.
+            failed: as for `recorded`.
+        """
+        live, recordings = self._live, self._recordings
+        with live.scaler_started(), paused():
+            step = live.scan()
+            why, said = why_alone(step, call, live.options, updates=live.trains)
+            if failed:  # the state of a Graph that raises is restored: that is observed
+                taken = recordings.alone(step, call, failed, observed=not live.own_update)
+            elif why:
+                taken = recordings.alone(step, call, why, said=said)
+            else:
+                taken = recordings.take(self._programs.key(call), step, call, live.options)
+                self.outlines.clear()
+            turn.close()
+            outcome = taken.outcome
+            try:
+                with self._together.recorded_call(outcome):
+                    recordings.learn(taken)
+            finally:  # whatever comes of that, Ctrl-C or a warning that is an error
+                live.progress.count(outcome.serves)
+                if live.note(outcome):
+                    taken.be_patient()
+                if live.optimizers:
+                    stepped = outcome.stepped_of(live.optimizers)
+                    live.schedulers.step(lambda: outcome.loss, stepped)
+                live.signals.torn = ""
+            live.last_call = (outcome.forgotten(), call.without_data())
+        return outcome.returned
+
+    def _stays_eager(self, call: Call) -> str | None:
+        """A description of the arguments of a call that runs as the plain function; else None."""
+        live, options = self._live, self._live.options
+        if not live.own_update or list(live.schedulers) or not is_bare(call, options):
+            return None
+        return self._recordings.stays_eager(self._programs.key(call), options)
+
+    def _known_by_outline(self, call: Call, returned: object) -> Signature | None:
+        """The signature of a call around which nothing is to be done; None for another one."""
+        options, replicas, key = self._live.options, self._live.replicas, self._programs.key(call)
+        watched = options.history or options.stages or options.data_parallel is not None
+        together = self._together.takes_part or replicas.groups or replicas.shards
+        quick = quickly_apart(returned, call.args, call.kwargs) is not OTHERS
+        quick = quick and not requires_grad(returned)
+        if watched or together or not quick or self._cache.holds(key):
+            return None
+        return self._recordings.signatures.get(key)
