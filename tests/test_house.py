@@ -41,7 +41,7 @@ FLOORS = (
     {"amp", "config", "ir"},
     {"costs", "debug", "optimizers", "structure"},
     {"blocks", "guards", "passes"},
-    {"live"},
+    {"live", "effects"},
     {"lower", "record"},
     {"capture"},
     {"history", "pipeline", "replay"},

@@ -66,6 +66,7 @@ NEVER = {
     "lower": {"capture", "record", "replay"},
     "guards": {"capture", "live", "lower", "passes", "record", "replay"},
     "record": {"capture", "lower", "passes", "replay"},
+    "effects": {"record", "replay"},
     "capture": {"lower", "passes", "replay"},
     "ir": {"live", "lower", "record", "replay"},
     "calls": {"buckets", "inspect"},

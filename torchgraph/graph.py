@@ -174,7 +174,7 @@ class Graph(ModuleHolder):
             CaptureError and its kin at the first calls of a signature (`NoProgram`: see
                 ``config.set_fallback``); SchedulerSteppedTwice; StepFailed; GraphBroken.
         """
-        if not self._is_initialized():
+        if "_modules" not in vars(self):
             raise GraphNotInitialized(
                 f"{type(self).__name__} was called before super().__init__()."
             )

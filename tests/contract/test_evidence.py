@@ -19,7 +19,7 @@ from tests.contract.models import Eval, Function, Train, data, made, same
 from torchgraph.calls import recordings
 from torchgraph.errors import EagerWarning
 from torchgraph.live.inputs import Inputs
-from torchgraph.record.compare.batch import Batch, MemoryLocation
+from torchgraph.replay.batch import Batch, MemoryLocation
 from torchgraph.testing import counters
 
 

@@ -10,8 +10,8 @@ import torchgraph as tg
 from tests.contract.models import Function
 from torchgraph import _extension
 from torchgraph.guards import names
+from torchgraph.guards.items import Items
 from torchgraph.record.ambient import files
-from torchgraph.record.chains.items import Items
 from torchgraph.record.reads.frames import Frames
 from torchgraph.record.reads.traversal import Traversal
 from torchgraph.testing import counters

@@ -16,6 +16,8 @@ import torch
 
 from ..calls.programs import Programs
 from ..capture.program_of import Captured
+from ..effects.side_effects import SideEffects
+from ..effects.trees import AliasSlot, ArgumentSlot, ContentsTree, OutputSlot, OutputTree
 from ..errors import (
     InvalidOption,
     NotSupported,
@@ -26,14 +28,6 @@ from ..errors import (
 )
 from ..live.inputs import Call, Inputs, leaves
 from ..options.options import Options, ShapeBuckets
-from ..record.side_effects.side_effects import SideEffects
-from ..record.side_effects.trees import (
-    AliasSlot,
-    ArgumentSlot,
-    ContentsTree,
-    OutputSlot,
-    OutputTree,
-)
 from ..replay.replay import Replay
 from ..structure import NOTHING, map_tensors
 from .flow import Cut, OtherProgram, analyse

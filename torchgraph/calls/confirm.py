@@ -12,6 +12,7 @@ import torch
 from .. import library
 from .._torch.distributed.held import local
 from ..distributed.collective_log import CollectiveLog
+from ..effects.side_effects import SideEffects
 from ..ir import effects
 from ..ir.aliasing import overlaps_itself
 from ..ir.program import OutputKind, Program, Role
@@ -21,14 +22,13 @@ from ..live.step import Leaf
 from ..lower import Target
 from ..options.options import Options
 from ..passes import pipeline, run
-from ..record.compare.batch import Batch
 from ..record.compare.compare import returned_otherwise
 from ..record.compare.outcome import Outcome
 from ..record.compare.places import differs_in_places
 from ..record.compare.tolerance import Update, agree, gap_in_words
 from ..record.ops.threads import OtherThreads
-from ..record.side_effects.side_effects import SideEffects
 from ..replay.audit.audit import NotConfirmed
+from ..replay.batch import Batch
 from ..replay.cuda.graphs import CudaGraphs
 from ..replay.replay import Replay
 from ..structure import Contents, Returned, tensors_in

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .._torch.surroundings import unfollowed
+from ..effects.entry_state import gradient_of
 from ..ir.aliasing import has_strides
 from ..ir.program import Role, arguments_in_words
 from ..live.inputs import Call, paths
@@ -19,7 +20,6 @@ from ..reasons import Because, Reason
 from ..record.compare.outcome import returned_as
 from ..record.history import with_history
 from ..record.results import apart
-from ..record.side_effects.entry_state import gradient_of
 from ..structure import Contents, Returned
 from .schedule import Schedulers
 

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from .._torch.surroundings import casts_stay
 from ..collection import afresh
+from ..effects.side_effects import Assigned
 from ..errors import (
     ConfirmWarning,
     EagerWarning,
@@ -25,13 +26,12 @@ from ..live.inputs import Call
 from ..live.step import Step
 from ..options.options import Options
 from ..reasons import Because, Reason
-from ..record.compare.batch import Batch, WeakConfirmation
 from ..record.compare.compare import Difference, difference
 from ..record.compare.outcome import Outcome, repeated_in
 from ..record.compare.predicted import predicted
 from ..record.ops.generators import ELSEWHERE
-from ..record.side_effects.side_effects import Assigned
 from ..record.tape.watch import warn_written
+from ..replay.batch import Batch, WeakConfirmation
 from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
 from .confirm import OTHER_DRAWS, Left, Start, as_eager, blame, unlike

@@ -12,9 +12,9 @@ from ..guards import Name, Read, same_attribute
 from ..live.inputs import Call
 from ..options.options import Options
 from ..reasons import Reason
-from ..record.compare.batch import Batch
 from ..record.compare.compare import Difference, difference
 from ..record.compare.outcome import Outcome
+from ..replay.batch import Batch
 from ..replay.replay import Replay
 from .confirm import Start
 

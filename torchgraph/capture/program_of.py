@@ -12,6 +12,7 @@ from torch import fx
 from .._torch import graph_module, storage_id
 from ..counters import counters
 from ..distributed.replicas import Reduced
+from ..effects.side_effects import SideEffects
 from ..errors import NotSupported, SharedMemory
 from ..guards import Guards, Modules, Names, ValueGuard
 from ..guards.sharing import relations
@@ -19,7 +20,6 @@ from ..ir.program import CallRecord, OutputKind, Phase, Program, Role, provenanc
 from ..live.step import Leaf
 from ..options.options import Options
 from ..record.compare.outcome import Outcome, without_batch
-from ..record.side_effects.side_effects import SideEffects
 from ..structure import Returned
 from .functional.functionalize import functionalize
 from .graph_of import graph_of

@@ -11,13 +11,13 @@ from .._torch import pytree, storage_id
 from .._torch.distributed.held import as_dtensor, layout_of, local
 from .._torch.listening import not_listening
 from ..collection import weakly
+from ..effects.entry_state import gradient_of
 from ..errors import GradientNotFinal, ScalerInBuild, SourceLine
 from ..ir.aliasing import has_strides
 from ..ir.program import Phase, Role
 from ..live.scaler import Scaling
 from ..live.step import Leaf, Step
 from ..options.options import Options
-from .side_effects.entry_state import gradient_of
 from .tape.trail import Trail
 
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 
 from .._torch import is_freed, is_view_of_leaf
+from ..effects.entry_state import Item, tensors_inside
 from ..errors import SourceLine
 from ..ir.aliasing import is_leaf
 from ..ir.program import Role
 from ..live.step import Leaf
-from .side_effects.entry_state import Item, tensors_inside
 
 
 def has_history(tensor: torch.Tensor) -> bool:

@@ -8,6 +8,9 @@ from functools import partial
 import torch
 
 from .._torch.listening import not_listening
+from ..effects.entry_state import tensors_inside
+from ..effects.side_effects import Assigned, OnArgument, flags
+from ..effects.trees import Trees, constant
 from ..guards import ABSENT
 from ..guards.aspects import own
 from ..ir.program import Role
@@ -16,9 +19,6 @@ from ..live.step import Leaf, Step
 from ..structure import Contents, Unfit
 from .history import has_history
 from .ops.recorder import Recorder
-from .side_effects.entry_state import tensors_inside
-from .side_effects.side_effects import Assigned, OnArgument, flags
-from .side_effects.trees import Trees, constant
 from .tape.watch import is_plain
 
 

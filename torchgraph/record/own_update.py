@@ -9,6 +9,9 @@ from dataclasses import replace
 import torch
 
 from ..collection import afresh, weakly
+from ..effects.entry_state import tensors_inside
+from ..effects.side_effects import Action, SideEffects, meta_of
+from ..effects.trees import Trees
 from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..ir.aliasing import has_strides
 from ..ir.program import OutputSpec, Role
@@ -24,12 +27,9 @@ from .ops.recorder import Recorder
 from .ops.refusals import own_step_refused, scaler_calls
 from .rebound import escaped
 from .results import output_of, result_of
-from .side_effects.entry_state import tensors_inside
 from .side_effects.grad_fields import GradFields
-from .side_effects.side_effects import Action, SideEffects, meta_of
 from .side_effects.sources import Sources
 from .side_effects.stored_tensors import StoredTensors
-from .side_effects.trees import Trees
 from .tape.tape import Ref
 from .tape.trail import Trail
 from .update.numbers import Numbers

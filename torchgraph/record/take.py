@@ -11,6 +11,9 @@ from torch import nn
 from .._torch import tensor_hooks
 from .._torch.surroundings import ANOMALY
 from ..collection import weakly
+from ..effects.entry_state import gradient_of
+from ..effects.side_effects import Assigned
+from ..effects.trees import OutputSlot, Trees
 from ..errors import BackwardWithoutOptimizer, OptimizerWithoutBackward
 from ..guards import OwnState
 from ..guards.names import follow
@@ -39,10 +42,7 @@ from .reads.names import NameWatch
 from .rebound import ends, made, relaid
 from .results import apart, output_of, result_of
 from .scripts import scripts_followed
-from .side_effects.entry_state import gradient_of
 from .side_effects.loop_carried import LoopCarried, Moving
-from .side_effects.side_effects import Assigned
-from .side_effects.trees import OutputSlot, Trees
 from .tape.number import bare, node_of
 from .tape.tape import Ref
 from .tape.trail import Depth, Trail
@@ -377,7 +377,7 @@ class _Taking:
         side_effects, inputs, trees = (
             self.own_update.in_eager,
             self._inputs,
-            Trees(self._names.access_log.old),
+            Trees(self._names.access_log.old, lambda one: node_of(one) is not None),
         )
         if self.own_update and self.observed and not self._recorder.gave_up:
             side_effects = self.own_update.side_effects(

@@ -15,6 +15,7 @@ from .._torch import below_autograd
 from ..capture.program_of import Captured
 from ..collection import afresh
 from ..distributed.errors import RankAbsent, RankLost
+from ..effects.side_effects import SideEffects
 from ..errors import CudaGraphRefused
 from ..guards import Found, GuardTimes
 from ..ir import names
@@ -25,10 +26,9 @@ from ..live.inputs import Call
 from ..live.step import Leaf, Step
 from ..lower import Labelling, Lowered
 from ..options.options import Options
-from ..record.compare.batch import WeakConfirmation
-from ..record.side_effects.side_effects import SideEffects
 from . import cudnn
 from .audit.audit import Audit, NotConfirmed
+from .batch import WeakConfirmation
 from .binding import Binding
 from .code import Code
 from .commit import Commit
@@ -164,6 +164,7 @@ class Replay:
         self._running = self._labels.turned(on=on)
         """The executable that runs, with profiler labels or without."""
         self._function = self._under_heuristic(self._running.function)
+        self._copied = self._running.copied
 
     def _under_heuristic(self, function: _Function) -> _Function:
         """``function`` under the option that chooses cuDNN's algorithms, if it is set."""
@@ -376,8 +377,8 @@ class Replay:
             self._calls.number += 1
             self.broken = CUT_SHORT if self.writes else ""
             with below_autograd():
-                if copied := self._running.copied:
-                    undo.begin(copied, values)
+                if self._copied:
+                    undo.begin(self._copied, values)
                 return self._audited(values) if self._auditing else self._function(values)
         except NotConfirmed:
             self.broken = ""

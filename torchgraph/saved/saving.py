@@ -16,12 +16,12 @@ from ..artifact.layout import write as write_tensors
 from ..artifact.saving import path_of
 from ..artifact.tree import decoded, encoded
 from ..blocks.holder import ModuleHolder
+from ..effects.side_effects import SideEffects
 from ..errors import CheckpointDamaged, InvalidOption, NotSavable
 from ..ir import text
 from ..ir.program import Role, TensorMeta
 from ..live.step import Leaf
 from ..lower.inductor.job import fingerprint
-from ..record.side_effects.side_effects import SideEffects
 from ..replay.replay import Replay
 from ..structure import UNREAD
 from . import compiled, directory, programs, values

@@ -11,6 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...distributed.replicas import Reduced
+from ...effects.entry_state import is_plain_tensor
+from ...effects.side_effects import Assigned, SideEffects
+from ...effects.trees import freeze
 from ...errors import SourceLine, UnsupportedOutput
 from ...guards import Alias, Found, Name, Read
 from ...guards.aspects import Same, look
@@ -21,11 +24,8 @@ from ...live.named import NumberPlace, place_of
 from ...live.step import Leaf, Step
 from ...structure import Contents, Returned, Unfit
 from ..ambient.ambient_state import LeftOut
-from ..side_effects.entry_state import is_plain_tensor
 from ..side_effects.loop_carried import Stray
 from ..side_effects.replaced import others_in
-from ..side_effects.side_effects import Assigned, SideEffects
-from ..side_effects.trees import freeze
 from ..side_effects.written import holder_at
 from ..tape.tape import Entry, Tape, refs
 from ..tape.watch import Change, is_own

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from ...effects.entry_state import Item, Named, tensors_inside
+from ...effects.side_effects import GradientOf, OnArgument, SideEffects
+from ...effects.trees import Filling, Fixed
 from ...live.inputs import Call
 from ...structure import Unfit
-from ..side_effects.entry_state import Item, Named, tensors_inside
-from ..side_effects.side_effects import GradientOf, OnArgument, SideEffects
-from ..side_effects.trees import Filling, Fixed
 
 _UNTOLD = object()
 

@@ -27,6 +27,7 @@ from ...guards.aspects import (
     shown,
     with_kinds,
 )
+from ...guards.items import PLAIN, Items
 from ...guards.names import CONTENT, By, Name, Path, follow
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
@@ -34,7 +35,6 @@ from ...live.step import Leaf
 from ...structure.kinds import SYMBOLS
 from ..chains.chains import Use
 from ..chains.inside import containers_within, held_by, lay_at
-from ..chains.items import PLAIN, Items
 from ..chains.resolve import Source
 from ..chains.touched import Cell, RowKey, Touched, idle, in_cell, look_at, settings, unmoved_in
 from ..side_effects.aliases import Aliases

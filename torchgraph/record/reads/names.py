@@ -23,13 +23,13 @@ from ..._torch import storage_id
 from ..._torch.listening import listening
 from ...guards import ABSENT
 from ...guards.aspects import Same, is_container
+from ...guards.items import Items
 from ...guards.names import CONTENT, By
 from ...ir.aliasing import has_strides
 from ...live.step import Leaf
 from ...reasons import Because, Reason
 from ..chains.chains import EACH, Chain, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
-from ..chains.items import Items
 from ..chains.referents import is_iterator, is_users
 from ..chains.resolve import Source, imported, leads_to
 from ..chains.touched import Counts, Met, Touches

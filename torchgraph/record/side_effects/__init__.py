@@ -1,5 +1,5 @@
-"""A step's side effects on Python objects, which replays repeat.
+"""The side effects of a recorded step, as `effects` holds them for replays.
 
-Touches: attributes, containers, gradients.
-Never: a guess about an object that it cannot take apart.
+Touches: what the step has read and written.
+Never: an object while a replay runs.
 """

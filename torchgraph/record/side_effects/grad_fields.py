@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from ..._torch import storage_id
+from ...effects.entry_state import GRAD, HaveGradients, Shares, gradient_of, where
+from ...effects.side_effects import Assigned, Destination, GradientOf, OnArgument
 from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
 from ...lines import observes_steps
 from ...live.step import Leaf
-from .entry_state import GRAD, HaveGradients, Shares, gradient_of, where
-from .side_effects import Assigned, Destination, GradientOf, OnArgument
 
 _HasGradients = torch.optim.Optimizer | nn.Module
 

@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...effects.entry_state import Item, Named, Pair, TensorAt, hidden_in, tensors_inside
+from ...effects.side_effects import Assigned, Destination, flags
+from ...effects.trees import Trees, constant
 from ...errors import NoProgram
 from ...guards import ABSENT
 from ...guards.aspects import (
@@ -43,11 +46,8 @@ from ..chains.resolve import is_library
 from ..chains.touched import Met, Touched
 from ..tape.number import bare, node_of
 from ..tape.watch import AttributeWatch, Change, is_own
-from .entry_state import Item, Named, Pair, TensorAt, hidden_in, tensors_inside
 from .replaced import by_place
-from .side_effects import Assigned, Destination, flags
 from .stored_tensors import StoredTensors
-from .trees import Trees, constant
 from .written import (
     Counter,
     Overwritten,

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import torch
 
+from ...effects.entry_state import is_plain_tensor
 from ...guards.aspects import Aspect, Same, is_container, laid_out, look, shown
+from ...guards.items import is_plain_throughout
 from ...guards.names import Name, Path, follow
 from ...structure import Unfit, tensors_in
 from ..chains.inside import lies_in, tensors_under
-from ..chains.items import is_plain_throughout
 from ..chains.touched import Met, Touched
-from .entry_state import is_plain_tensor
 
 _MOST = 64
 """Limit of the tensors in one container that become arguments."""

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from ..._torch import storage_id
+from ...effects.trees import AliasSlot, ArgumentSlot, OutputSlot
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
 from ...live.step import Leaf
 from ..tape.number import node_of
-from .trees import AliasSlot, ArgumentSlot, OutputSlot
 
 
 class Sources:

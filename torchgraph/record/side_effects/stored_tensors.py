@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..._torch.modules import FLAT_WEIGHTS, is_of_module
-from ...guards.aspects import Same, is_container
-from ...guards.names import Name, attribute
-from ...ir.program import Role
-from ...live.discovery import Entries
-from ...live.step import Leaf
-from ...structure import Unfit
-from .entry_state import (
+from ...effects.entry_state import (
     Appended,
     Bounded,
     Filled,
@@ -34,11 +28,17 @@ from .entry_state import (
     tensors_inside,
     where,
 )
+from ...effects.side_effects import Assigned
+from ...effects.trees import Fixed, Trees
+from ...guards.aspects import Same, is_container
+from ...guards.names import Name, attribute
+from ...ir.program import Role
+from ...live.discovery import Entries
+from ...live.step import Leaf
+from ...structure import Unfit
 from .moved import MANY, appended, is_full, items_of, keys_moved, move_to_end, same_items
-from .side_effects import Assigned
 from .sources import Sources
 from .titles import Titles
-from .trees import Fixed, Trees
 
 _GROWING = (list, deque)
 _HOLDS = (dict, list, deque)

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...effects.entry_state import Keyed, Named
+from ...effects.side_effects import Assigned, Destination
+from ...effects.trees import Trees, constant
 from ...guards.aspects import items_in, look
 from ...guards.names import By, Name, Path, follow
 from ...live.inputs import Call
@@ -15,10 +18,7 @@ from ...live.named import place_of, put
 from ...structure import Unfit
 from ..chains.touched import Touched
 from ..tape.watch import is_plain
-from .entry_state import Keyed, Named
 from .moved import appended, is_full
-from .side_effects import Assigned, Destination
-from .trees import Trees, constant
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import torch
 
-from ..._torch.distributed.held import local
-from ...guards import Starts, starts_apart_of_like
-from ...ir.program import TensorMeta
-from ...library.expect import ValueMoved
-from ...live.inputs import Call
-from ...live.step import Leaf
+from .._torch.distributed.held import local
+from ..guards import Starts, starts_apart_of_like
+from ..ir.program import TensorMeta
+from ..library.expect import ValueMoved
+from ..live.inputs import Call
+from ..live.step import Leaf
 from .entry_state import Bounded, Filled, HaveGradients, Keyed, Pair, Shares, ValueAtEntry
 from .trees import Filling, constant, freeze
 

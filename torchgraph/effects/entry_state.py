@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from ..._torch import storage_id
-from ...guards.aspects import Same
-from ...guards.names import CONTENT, By, Name, Path, follow
-from ...ir.aliasing import has_strides
-from ...ir.program import Role
-from ...live.inputs import Call
-from ...live.named import put
-from ...live.step import Leaf
-from ...structure import Unfit, check, key_of, tensors_in
-from ..chains.items import is_plain_throughout
+from .._torch import storage_id
+from ..guards.aspects import Same
+from ..guards.items import is_plain_throughout
+from ..guards.names import CONTENT, By, Name, Path, follow
+from ..ir.aliasing import has_strides
+from ..ir.program import Role
+from ..live.inputs import Call
+from ..live.named import put
+from ..live.step import Leaf
+from ..structure import Unfit, check, key_of, tensors_in
 
 GRAD: Any = torch.Tensor.grad  # a C property
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...guards.aspects import DEEPEST, MOST, Same, is_container, look
+from .aspects import DEEPEST, MOST, Same, is_container, look
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _BUILT_IN = frozenset({dict, OrderedDict, list, tuple, set, frozenset, deque})

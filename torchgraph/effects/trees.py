@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from ...guards.aspects import is_container, look
-from ...live.inputs import Call
-from ...live.step import Leaf
-from ...structure import Apart, HeldObject, Together, hold_in, is_taken_apart, tree_key
-from ...structure.kinds import Kind, Part
-from ...structure.nested import map_nested
-from ..tape.number import node_of
+from ..guards.aspects import is_container, look
+from ..live.inputs import Call
+from ..live.step import Leaf
+from ..structure import Apart, HeldObject, Together, hold_in, is_taken_apart, tree_key
+from ..structure.kinds import Kind, Part
+from ..structure.nested import map_nested
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,17 @@ class Trees:
 
     Args:
         old: by identity, the objects from before the step that names lead to.
+        is_number: true for a stand-in for a number that the program computes.
     """
 
-    def __init__(self, old: Mapping[int, object]) -> None:
+    def __init__(self, old: Mapping[int, object], is_number: Callable[[object], bool]) -> None:
         known = {
             key: HeldObject(value)
             for key, value in old.items()
             if is_taken_apart(value) and not is_container(value)
         }
         held: Collection[int] = {key for key, value in old.items() if is_container(value)}
-        self._old = old
+        self._old, self._is_number = old, is_number
         self._apart = Apart(known, unique=True, held=held, numbers=True)
         self.slots: list[object] = []
 
@@ -131,7 +131,7 @@ class Trees:
 
     def of(self, value: object, slot: Slots) -> object:
         """The tree of ``value``. Raises Unfit."""
-        if isinstance(value, torch.Tensor) or node_of(value) is not None:
+        if isinstance(value, torch.Tensor) or self._is_number(value):
             return slot(value)
         root = self._apart.root(value, "")
         key = tree_key(root)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from ..._torch import storage_id
-from ..._torch.distributed.held import local
-from ..._torch.tensors import version_of
-from ...ir.aliasing import MemoryLocation
-from ...ir.bits import fingerprint
-from ...ir.program import Role
-from ...live.inputs import Call
-from .outcome import Outcome
+from .._torch import storage_id
+from .._torch.distributed.held import local
+from .._torch.tensors import version_of
+from ..ir.aliasing import MemoryLocation
+from ..ir.bits import fingerprint
+from ..ir.program import Role
+from ..live.inputs import Call
+from ..record.compare.outcome import Outcome
 
 _WINDOWS, _WINDOW = 3, 1024
 """How many parts of a large tensor are looked at in each call, and their bytes."""
