@@ -20,6 +20,7 @@ from ..errors import (
     VerifyError,
     warn,
 )
+from ..guards import Name, Read
 from ..library.expect import ValueMoved
 from ..live.arguments import Arguments, in_a_state
 from ..live.inputs import Call
@@ -44,6 +45,7 @@ from .signatures import (
     Draft,
     RecordedCall,
     Signature,
+    State,
     Taken,
     VaryingValues,
     words,
@@ -109,7 +111,7 @@ class Recordings:
                 raise afresh(known.refused)
             self._stay_eager(known, Reason.NO_PROGRAM, known.refused.reason)
         known.look_again()
-        if known.eager:
+        if known.state is State.EAGER:
             known.serves = (taken := self.alone(step, call, known.eager)).outcome.serves
             return taken
         too_many = self._new_signatures.meet(known, options, late=self.fallback.late)
@@ -165,8 +167,7 @@ class Recordings:
         for replay in [one for one in self._cache if one.undo.fails_mostly(one.runs)]:
             self._drop(replay)
             known = self._signature(key, options)
-            self._stay_eager(known, Reason.RAISES, f"at most calls {why}")
-            known.wait()
+            self._stay_eager(known, Reason.RAISES, f"at most calls {why}", later=True)
 
     def unbound(self, key: Any, error: UnsupportedInput, options: Options) -> None:
         """Let a call whose arguments cannot be bound run in eager.
@@ -269,8 +270,7 @@ class Recordings:
             place = outcome.strays[0].name
             at = "" if place.where is None else f" (at {place.where})"
             why = f"each call puts tensors into {place.shown}{at}, and none has before"
-            self._stay_eager(known, Reason.STRUCTURE, why)
-            known.wait()
+            self._stay_eager(known, Reason.STRUCTURE, why, later=True)
 
     def _unlearnt(self, recorded_call: RecordedCall) -> None:
         """Nothing was written down of a call; where others may be, a few more are tried."""
@@ -311,8 +311,7 @@ class Recordings:
         moves = self._varying_values.holds(apart, size) or moves or known.others >= size
         idles = recorded_call.idles
         if idles and (why := recorded_call.why_idle(apart)):
-            self._stay_eager(known, Reason.IDLE, why)
-            known.wait()
+            self._stay_eager(known, Reason.IDLE, why, later=True)
             return
         if moves or (idles and apart is not None):
             self._give_up(recorded_call)
@@ -368,7 +367,7 @@ class Recordings:
         if wrong:
             self._drop(replay)
             why = f"its program does not compute what eager does: {wrong}"
-            known.eager = Because(Reason.FAULT, why)
+            known.stay_eager(Because(Reason.FAULT, why))
             warn(
                 f"The program of this step is not confirmed: {wrong}. "
                 f"{blame(recorded_call.options)} The step goes on in eager.",
@@ -448,6 +447,9 @@ class Recordings:
         about: str = "",
         kind: type[EagerWarning] = EagerWarning,
         fix: str = "",
+        *,
+        later: bool = False,
+        until: Read | Name | None = None,
     ) -> None:
         """Leave a signature in eager.
 
@@ -456,10 +458,10 @@ class Recordings:
             why: the text of the reason.
             about: the subject, of which is warned once.
             fix: the advice, where it is not the one of ``kind``.
+            later, until: when it is tried again, as for `Signature.stay_eager`.
         """
         reason = why.reason if isinstance(why, Because) else reason
-        known.eager = Because(reason, self.fallback.spelled(why))
-        known.drafts.clear()
+        known.stay_eager(Because(reason, self.fallback.spelled(why)), later=later, until=until)
         self.fallback.say(why, about, kind, fix)
 
     def _give_up(self, recorded_call: RecordedCall) -> None:
@@ -467,11 +469,9 @@ class Recordings:
         assert apart is not None
         self._varying_values.add(apart)
         said = apart.said()
-        self._stay_eager(known, said.why.reason, *said)
         stops = apart.never_settles or (apart.reason is Reason.ASSIGNED and not recorded_call.idles)
-        known.until = apart.read if stops else None  # it may stop at a number
-        if known.until is None:
-            known.wait()
+        until = apart.read if stops else None  # it may stop at a number
+        self._stay_eager(known, said.why.reason, *said, later=until is None, until=until)
 
     def _refuse(self, recorded_call: RecordedCall, error: GraphError) -> None:
         """Note a final error of a signature: its next call raises, or runs in eager."""

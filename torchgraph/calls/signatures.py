@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -46,9 +47,25 @@ class Draft:
     """The batch that was recorded."""
 
 
+class State(enum.Enum):
+    """What becomes of a call of a signature that no program fits at the moment."""
+
+    RECORDING = "recording"
+    """It is recorded, and none before it was confirmed."""
+    CONFIRMED = "confirmed"
+    """It is recorded, for another variant: programs serve other calls."""
+    EAGER = "eager"
+    """It runs in eager, for the reason `Signature.eager`; `Signature.look_again` ends that."""
+    REFUSED = "refused"
+    """It raises `Signature.refused`, or becomes one that stays in eager."""
+
+
 @dataclass
 class Signature:
-    """The state of one signature: its recordings, counts, and why it stays in eager."""
+    """The state of one signature: its recordings, counts, and why it stays in eager.
+
+    `stay_eager`, `rest`, `look_again` and `Recordings` alone change `state`.
+    """
 
     drafts: list[Draft] = field(default_factory=list)
     restless: int = 0
@@ -91,6 +108,15 @@ class Signature:
     """Calls that are still to run in eager before the next is recorded; 0 for all."""
     _wait: int = _FIRST_WAIT
 
+    @property
+    def state(self) -> State:
+        """What becomes of its next call that no program fits."""
+        if self.eager:
+            return State.EAGER
+        if self.refused is not None:
+            return State.REFUSED
+        return State.CONFIRMED if self._runs else State.RECORDING
+
     def confirmed(self, replay: Replay) -> None:
         """Note a program that may serve from now on."""
         self._runs.setdefault(replay, replay.runs)
@@ -111,14 +137,27 @@ class Signature:
             self.restless += not apart.is_of_state
             self.restless_constants += apart.never_settles
 
-    def wait(self) -> None:
-        """Let calls run in eager for a while, until a varying value may be constant."""
-        self._waits, self._wait = self._wait, 2 * self._wait
+    def stay_eager(
+        self, why: str, *, later: bool = False, until: Read | Name | None = None
+    ) -> None:
+        """Let calls run in eager: for good, or until the next try.
+
+        Args:
+            later: until so many calls have run, twice as many each time.
+            until: until two calls in a row find this unchanged.
+        """
+        self.eager, self.until = why, until
+        self.drafts.clear()
+        if later:
+            self._wait_longer()
 
     def rest(self, why: str) -> None:
         """Let calls that no program serves run in eager for a while."""
         self.eager, self.disturbed = why, 0
-        self.wait()
+        self._wait_longer()
+
+    def _wait_longer(self) -> None:
+        self._waits, self._wait = self._wait, 2 * self._wait
 
     def stays_eager(self, raises: bool) -> bool:
         """True for a call that stays in eager and need not be bound.
