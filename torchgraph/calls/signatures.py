@@ -16,7 +16,7 @@ from ..record.compare.batch import Batch
 from ..record.compare.compare import Difference, difference
 from ..record.compare.outcome import Outcome
 from ..replay.replay import Replay
-from .confirm import Start
+from ..verify.confirm import Start
 
 PATIENCE = 4
 """Recordings in a row that are not the same before a step counts as one that never settles."""

@@ -16,16 +16,18 @@ from ..ir.program import Program
 from ..live.inputs import Call
 from ..live.step import Step
 from ..options.options import Options
+from ..passes import Pass, pipeline
 from ..record.amp import Autocast
 from ..replay.cuda.graphs import op_by_op
 from ..replay.replay import Replay
-from .checking.accuracy import Accuracy as Accuracy
-from .checking.comparison import ProgramComparison, passes_of, promises_bits
-from .checking.divergence import ABSENT, CAPTURE, Divergence as Divergence, divergence
-from .checking.eager_values import Follower
-from .checking.rank_agreement import SingleRank, collectives_of, deciding
-from .checking.sandbox import ReplaySandbox
-from .eager import Eager, Journal
+from ..replay.switch import compiled_passes
+from ..verify.accuracy import Accuracy as Accuracy
+from ..verify.comparison import ProgramComparison
+from ..verify.divergence import ABSENT, CAPTURE, Divergence as Divergence, divergence
+from ..verify.eager import Eager, Journal
+from ..verify.eager_values import Follower
+from ..verify.rank_agreement import SingleRank, collectives_of, deciding
+from ..verify.sandbox import ReplaySandbox
 
 FLOAT64 = "float64"
 
@@ -129,7 +131,7 @@ class _Check:
         self._reaches: tuple[str, ...] = ()
         """What differs on this rank in the end."""
         self._executable = op_by_op(replay.executable, replay.program)
-        self._exact = promises_bits(replay)
+        self._exact = _promises_bits(replay)
         self._expected = eager.run()
         whole = expanded(replay.captured.program)
         self._comparison = ProgramComparison(whole, sandbox, ranks, exact=self._exact)
@@ -211,7 +213,7 @@ class _Check:
                 found = replace(found, reaches=tuple(map(str, reaches)))
             if not self._ranks.any(found is not None):
                 return None, program
-        culprit = self._comparison.culprit(passes_of(self._replay, self._options), self._options)
+        culprit = self._comparison.culprit(*_passes_of(self._replay, self._options), self._options)
         if found is not None:
             found = replace(found, blame="pass" if culprit else "", culprit=culprit)
         return found, program
@@ -232,6 +234,20 @@ class _Check:
             if name in (out.target, f"output{out.target}") and isinstance(result, fx.Node):
                 node = result
         return divergence(node, self._expected.get(name, ABSENT), got.get(name, ABSENT))
+
+
+def _promises_bits(replay: Replay) -> bool:
+    """True where results equal eager's to the bit: on the CPU, op by op, after exact passes."""
+    exact = all(record.exact for record in replay.program.history)
+    return exact and not replay.code.regions and not replay.devices - {"cpu"}
+
+
+def _passes_of(replay: Replay, options: Options) -> tuple[Program, tuple[Pass, ...]]:
+    """The program that passes began with, and the passes that made the one of ``replay``."""
+    captured = replay.captured.program
+    if replay.code.regions:
+        return expanded(captured), compiled_passes(captured, options)
+    return captured, pipeline(options)
 
 
 def _different(expected: Mapping[str, object], got: Mapping[str, object]) -> tuple[str, ...]:

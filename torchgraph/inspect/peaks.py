@@ -27,7 +27,7 @@ from ..options.options import Options
 from ..pipeline.pipelined import Pipelined
 from ..record.amp import Autocast
 from ..replay.replay import Replay
-from .eager import Eager, copied, inputs_of
+from ..verify.eager import Eager, copied, inputs_of
 
 _STEP = "torchgraph eager step"
 

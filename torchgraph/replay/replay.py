@@ -27,8 +27,8 @@ from ..lower import Labelling, Lowered
 from ..options.options import Options
 from ..record.compare.batch import WeakConfirmation
 from ..record.side_effects.side_effects import SideEffects
+from ..verify.audit import Audit, NotConfirmed
 from . import cudnn
-from .audit.audit import Audit, NotConfirmed
 from .binding import Binding
 from .code import Code
 from .commit import Commit

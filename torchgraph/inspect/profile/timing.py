@@ -18,7 +18,7 @@ from ...ir.program import OutputKind
 from ...live.inputs import Call
 from ...lower import Clock, Lowered, Span, variant
 from ...replay.replay import Replay
-from ..eager import copied, inputs_of
+from ...verify.eager import copied, inputs_of
 
 _LEAST_RUNS = 5
 _MOST_RUNS = 100

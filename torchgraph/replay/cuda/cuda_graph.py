@@ -18,10 +18,10 @@ import torch
 from ...collection import afresh
 from ...counters import counters
 from ...errors import BackendWarning, CudaGraphRefused, warn
+from ...ir.copies import blank, copy_of, fill
 from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature
 from ...library import ValueMoved
 from ...lower import Composite, Halves
-from ..outputs import blank, copy_of, fill
 from .device import Captured, GraphDevice
 
 _COPIED_OUT = (OutputKind.USER, OutputKind.NORM)

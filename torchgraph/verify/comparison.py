@@ -10,15 +10,13 @@ from typing import Any
 
 from torch import fx
 
-from ...ir import bits
-from ...ir.each import expanded
-from ...ir.names import optimizer_of
-from ...ir.program import OutputKind, OutputSpec, Program, Signature
-from ...lower import Lowered
-from ...options.options import Options
-from ...passes import Pass, pipeline
-from ...replay.replay import Replay
-from ...replay.switch import compiled_passes
+from ..ir import bits
+from ..ir.each import expanded
+from ..ir.names import optimizer_of
+from ..ir.program import OutputKind, OutputSpec, Program, Signature
+from ..lower import Lowered
+from ..options.options import Options
+from ..passes import Pass
 from .accuracy import Accuracy, result_errors
 from .bisection import Bisection
 from .divergence import Culprit, Divergence, divergence
@@ -27,19 +25,6 @@ from .nodewise import Fault, NodewiseComparison, Reference
 from .rank_agreement import SingleRank, collectives_of
 from .sandbox import ReplaySandbox
 from .trace import Trace, ends_of, region_of, traced
-
-
-def promises_bits(replay: Replay) -> bool:
-    """True where results equal eager's to the bit: on the CPU, op by op, after exact passes."""
-    exact = all(record.exact for record in replay.program.history)
-    return exact and not replay.code.regions and not replay.devices - {"cpu"}
-
-
-def passes_of(replay: Replay, options: Options) -> tuple[Pass, ...]:
-    """The passes that made the program of ``replay``."""
-    if replay.code.regions:
-        return compiled_passes(replay.captured.program, options)
-    return pipeline(options)
 
 
 class ProgramComparison:
@@ -77,10 +62,8 @@ class ProgramComparison:
                 deque(faults, maxlen=0)  # the other ranks go on to the end
         return None if fault is None else _divergence_of(fault, program, trace, exact=self._exact)
 
-    def culprit(self, passes: Sequence[Pass], options: Options) -> Culprit | None:
-        """The pass and the edit that brought the fault; None when the passes did not."""
-        captured = self._sandbox.captured
-        start = expanded(captured) if self._sandbox.is_compiled else captured
+    def culprit(self, start: Program, passes: Sequence[Pass], options: Options) -> Culprit | None:
+        """The pass over ``start``, and its edit, that brought the fault; None for no pass."""
         return Bisection(start, passes, options.passes, self._is_wrong, self._ranks).culprit()
 
     def accuracy(self, executable: Lowered, found: Divergence | None) -> Accuracy:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...ir.names import key_of, last_of, parameter_of
-from .compare import same_bits
+from ..ir.names import key_of, last_of, parameter_of
+from ..record.compare.compare import same_bits
 
 _ROUNDING = 64
 """Rounding of sums in another order, in multiples of the dtype's epsilon."""

@@ -8,33 +8,23 @@ from typing import Any
 
 import torch
 
-from ...ir.names import optimizer_of
-from ...ir.program import OutputKind, OutputSpec, Program, Signature
-from ...live.inputs import Call
-from ...live.random_state import TorchRandomState
-from ...live.step import Step
-from ...replay.replay import Replay
-from ..eager import GENERATOR, inputs_of
+from ..ir.names import optimizer_of
+from ..ir.program import OutputKind, OutputSpec, Signature
+from ..live.inputs import Call
+from ..live.random_state import TorchRandomState
+from ..live.step import Step
+from .bound import Bound
+from .eager import GENERATOR, inputs_of
 
 
 class ReplaySandbox:
     """Copies of the inputs of one call, on which programs run without side effects."""
 
-    def __init__(self, replay: Replay, call: Call, step: Step) -> None:
+    def __init__(self, replay: Bound, call: Call, step: Step) -> None:
         self._replay = replay
         self._call = replay.captured.side_effects.extended(call)
         self._returned = len(replay.captured.out_tree.names)
         self._statics: dict[str, Any] = {static.fqn: static.value for static in step.statics}
-
-    @property
-    def captured(self) -> Program:
-        """The program before its passes."""
-        return self._replay.captured.program
-
-    @property
-    def is_compiled(self) -> bool:
-        """True where Inductor's code runs."""
-        return bool(self._replay.code.regions)
 
     @contextmanager
     def values(self, signature: Signature) -> Iterator[list[Any]]:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...ir import effects
-from ...ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program, identity
-from ...lower import Region
-from ..ops import wait_for_collective
+from ..ir import effects
+from ..ir.ops import wait_for_collective
+from ..ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program, identity
+from ..lower import Region
 
 Values = Sequence[Any]
 

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from .._torch import TorchDispatchMode, engine_watch
 from .._torch.distributed.held import local
 from ..ir import bits, effects
+from ..ir.ops import base_name, wait_for_all
 from ..ir.program import Role
 from ..live.inputs import Call, paths
 from ..live.optimizers import step as step_all
@@ -22,7 +23,6 @@ from ..live.step import Leaf, Step
 from ..options.options import Options
 from ..record.update.own_steps import classes_with
 from ..structure import Contents, Returned
-from .ops import base_name, wait_for_all
 
 GENERATOR = "torch's random generator"
 Key = tuple[str, int, torch.Size, torch.dtype]

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...ir import effects
-from ...live.random_state import TorchRandomState
-from ..ops import wait_for_collective
+from ..ir import effects
+from ..ir.ops import wait_for_collective
+from ..live.random_state import TorchRandomState
 
 aten = torch.ops.aten
 _OF_BITS = frozenset({aten.view.dtype, aten.nextafter.default})

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
-from ...ir import effects
-from ...ir.aliasing import alias_sources
-from ...ir.program import OutputSpec
+from ..ir import effects
+from ..ir.aliasing import alias_sources
+from ..ir.program import OutputSpec
 
 TIGHT = 4
 """Times the dtype's epsilon, of the largest value: two forms of one formula give that."""

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...ir import effects
-from ...ir.each import expanded
-from ...ir.program import Program, Role
-from ...replay.audit.reference import Observed, Reference, parts_of
-from ..ops import base_name
+from ..ir import effects
+from ..ir.each import expanded
+from ..ir.ops import base_name
+from ..ir.program import Program, Role
 from .infinities import AnyIsBad, Expected, floats, kinds_of
+from .reference import Observed, Reference, parts_of
 
 _UNSET = ("empty", "new_empty")
 """Ops whose results hold whatever was there."""

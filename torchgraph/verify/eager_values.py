@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
-from ...ir import bits
-from ...ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program
-from ..eager import Eager, Journal, ResultPlace, copied, results
-from ..ops import base_name, wait_for_collective
+from ..ir import bits
+from ..ir.ops import base_name, wait_for_collective
+from ..ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program
 from .divergence import Divergence, divergence
+from .eager import Eager, Journal, ResultPlace, copied, results
 from .rank_agreement import SingleRank
 
 _UNSET = ("empty", "new_empty")

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from ...errors import SourceLine
-from ...ir import effects
-from ...ir.bits import fingerprint
-from ...ir.program import OutputKind, Program, Role, identity
-from ...live.inputs import Call
-from ...live.random_state import TorchRandomState
-from ...replay.audit.audit import line_of, op_of
-from ...replay.replay import Replay
-from ..confirm import Start
+from ..errors import SourceLine
+from ..ir import effects
+from ..ir.bits import fingerprint
+from ..ir.program import OutputKind, Program, Role, identity
+from ..live.inputs import Call
+from ..live.random_state import TorchRandomState
+from .audit import line_of, op_of
+from .bound import Bound
+from .confirm import Start
 
 
 class NodePlace(NamedTuple):
@@ -28,7 +28,7 @@ class NodePlace(NamedTuple):
     """True where the passes changed no value: it is not what eager computes any more."""
 
 
-def place_of(replay: Replay, start: Start, call: Call, value: str) -> NodePlace:
+def place_of(replay: Bound, start: Start, call: Call, value: str) -> NodePlace:
     """The first node whose value the passes changed; else the node that computes ``value``.
 
     ``value``: an output or a state of the program of ``replay`` that differs from eager's.
@@ -47,7 +47,7 @@ def place_of(replay: Replay, start: Start, call: Call, value: str) -> NodePlace:
     return NodePlace(f"; {what} {found.name} ({op_of(found)})", line_of(found), as_recorded)
 
 
-def _values(replay: Replay, start: Start, call: Call) -> list[Any]:
+def _values(replay: Bound, start: Start, call: Call) -> list[Any]:
     """The inputs of the captured program, which is functional: it writes none of them."""
     given = iter(replay.captured.side_effects.extended(call, start.places).tensors)
     return [

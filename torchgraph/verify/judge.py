@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...ir import bits
+from ..ir import bits
 from .float64 import to_float64
 
 _TIMES = 8

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import OpOverload, schema_of
-from ...distributed import local_collectives
-from ...distributed.errors import RanksOutOfStep
-from ...ir import effects
-from ...ir.each import expanded
-from ...ir.program import OutputKind, OutputSpec, Program, Signature, provenance
-from ...lines import SourceLine
-from ...live.micro_batch import chunk
-from ...lower import packed
-from ...lower.split import split
+from .._torch import OpOverload, schema_of
+from ..distributed import local_collectives
+from ..distributed.errors import RanksOutOfStep
+from ..ir import effects
+from ..ir.each import expanded
+from ..ir.program import OutputKind, OutputSpec, Program, Signature, provenance
+from ..lines import SourceLine
+from ..live.micro_batch import chunk
+from ..lower import packed
+from ..lower.split import split
 
 Groups = Mapping[str, Sequence[int]]
 """The name of each process group that a program communicates in, and the ranks in it."""

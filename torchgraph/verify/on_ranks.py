@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
-from ..._torch.distributed.held import is_wrapper, local
-from ...costs.collectives import collectives
-from ...distributed.ranks import ranks_of, simulated_rank
-from ...errors import InvalidOption, NotSupported
-from ...ir import bits
-from ...ir.names import optimizer_of
-from ...ir.program import OutputKind, Program, Role
-from ...live.inputs import Call
-from ...live.step import Leaf
-from ...record.compare.predicted import first_values, predicted
-from ...replay.replay import Replay
+from .._torch.distributed.held import is_wrapper, local
+from ..costs.collectives import collectives
+from ..distributed.ranks import ranks_of, simulated_rank
+from ..errors import InvalidOption, NotSupported
+from ..ir import bits
+from ..ir.names import optimizer_of
+from ..ir.program import OutputKind, Program, Role
+from ..live.inputs import Call
+from ..live.step import Leaf
+from ..record.compare.predicted import first_values, predicted
+from .bound import Bound
 from .lockstep import Groups, run
 
 
@@ -101,7 +101,7 @@ class _Rank:
     """The program of one rank, and the values of its states."""
 
     def __init__(
-        self, replay: Replay, calls: list[Call], values: list[Any], random: torch.Tensor
+        self, replay: Bound, calls: list[Call], values: list[Any], random: torch.Tensor
     ) -> None:
         self._replay = replay
         self.calls = calls
@@ -203,7 +203,7 @@ def _check_alike(ranks: Sequence[_Rank]) -> None:
                 )
 
 
-def _refuse(replay: Replay) -> None:
+def _refuse(replay: Bound) -> None:
     side_effects = replay.captured.side_effects
     if side_effects.actions or side_effects.read:
         raise NotSupported(

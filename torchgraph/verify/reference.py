@@ -14,13 +14,13 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
-from ...collection import afresh
-from ...distributed.collective_log import CollectiveLog
-from ...ir import effects
-from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
-from ...live.micro_batch import chunk
-from ...lower import Crossing, Region, packed
-from ...lower.split import split
+from ..collection import afresh
+from ..distributed.collective_log import CollectiveLog
+from ..ir import effects
+from ..ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
+from ..live.micro_batch import chunk
+from ..lower import Crossing, Region, packed
+from ..lower.split import split
 from .rounding import Look, dense
 
 Given = Mapping[str, torch.Tensor]

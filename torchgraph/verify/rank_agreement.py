@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from torch import fx
 
-from ..._torch import OpOverload, schema_of
-from ...distributed import ranks
-from ...distributed.errors import RanksOutOfStep
-from ...ir import effects
-from ...ir.program import Program
-from ...ir.values import tensors_of
+from .._torch import OpOverload, schema_of
+from ..distributed import ranks
+from ..distributed.errors import RanksOutOfStep
+from ..ir import effects
+from ..ir.program import Program
+from ..ir.values import tensors_of
 
 Found = TypeVar("Found")
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...ir.program import OutputKind, OutputSpec, Program
-from ..ops import base_name, wait_for_collective
+from ..ir.ops import base_name, wait_for_collective
+from ..ir.program import OutputKind, OutputSpec, Program
 from .float64 import Float64Runner, RngStates, each, like, to_float64
 from .judge import ExpectedValue, errors, is_right
 from .trace import Seen

@@ -19,18 +19,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...collection import afresh
-from ...errors import BackendWarning, SourceLine, warn
-from ...ir import effects
-from ...ir.each import expanded
-from ...ir.names import optimizer_of
-from ...ir.nodes import operand
-from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, provenance
-from ...library import ValueMoved
-from ...live.random_state import TorchRandomState
-from ...lower import Lowered, Plan, Region
-from ..cuda.cuda_graph import CudaGraph
-from ..outputs import copy_of, fill
+from ..collection import afresh
+from ..errors import BackendWarning, SourceLine, warn
+from ..ir import effects
+from ..ir.copies import copy_of, fill
+from ..ir.each import expanded
+from ..ir.names import optimizer_of
+from ..ir.nodes import operand
+from ..ir.program import InputSpec, OutputKind, OutputSpec, Program, provenance
+from ..library import ValueMoved
+from ..live.random_state import TorchRandomState
+from ..lower import Lowered, Plan, Region
 from . import rounding
 from .reference import Observed, Reference, parts_of
 from .rounding import Gap, Noise, Shaker, Suspect
@@ -71,15 +70,17 @@ class Audit:
         self,
         program: Program,
         compiled: Lowered,
+        op_by_op: Lowered,
         regions: Sequence[Region],
         mode: str,
         name: str,
     ) -> None:
-        """``program`` is the `aten` program."""
+        """``program`` is the `aten` program; ``op_by_op`` is ``compiled`` without CUDA Graphs."""
         self.program = program
         self.status = Confirmation(mode)
         self._name = name
         self._compiled = compiled
+        self._op_by_op = op_by_op
         self._regions = regions
         self._single = expanded(program)  # each parameter has ops, as in the compiled program
         self._parts = parts_of(self._single)
@@ -173,7 +174,7 @@ class Audit:
     # --- running ----------------------------------------------------------------------------------
 
     def _observe(self, observed: Observed, values: Sequence[object]) -> tuple[object, ...]:
-        executable = _op_by_op(self._compiled)
+        executable = self._op_by_op
         if isinstance(executable, Plan):
             executable = replace(executable, update=_Observer(executable.update, observed))
         observed.begin()
@@ -316,14 +317,6 @@ class _Observer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._update, name)
-
-
-def _op_by_op(executable: Lowered) -> Any:
-    """An executable with the same kernels, launched one by one instead of by a CUDA Graph."""
-    if isinstance(executable, Plan):
-        first, following, update = map(_op_by_op, executable.executables)
-        return replace(executable, first=first, following=following, update=update)
-    return executable.halves if isinstance(executable, CudaGraph) else executable
 
 
 def _nobody(key: rounding.ValueKey, node: fx.Node | None, value: object) -> None:

@@ -18,20 +18,17 @@ from ..ir.program import OutputKind, Program, Role
 from ..live.inputs import Call
 from ..live.random_state import TorchRandomState
 from ..live.step import Leaf
-from ..lower import Target
 from ..options.options import Options
-from ..passes import pipeline, run
 from ..record.compare.batch import Batch
 from ..record.compare.compare import returned_otherwise
 from ..record.compare.outcome import Outcome
 from ..record.compare.places import differs_in_places
-from ..record.compare.tolerance import Update, agree, gap_in_words
 from ..record.ops.threads import OtherThreads
 from ..record.side_effects.side_effects import SideEffects
-from ..replay.audit.audit import NotConfirmed
-from ..replay.cuda.graphs import CudaGraphs
-from ..replay.replay import Replay
 from ..structure import Contents, Returned, tensors_in
+from .audit import NotConfirmed
+from .bound import Bound
+from .tolerance import Update, agree, gap_in_words
 
 OTHER_DRAWS = "it draws other random numbers than eager"
 _NO_BATCH = Batch((), (), ())
@@ -58,7 +55,7 @@ class Start:
         cls,
         leaves: Iterable[Leaf],
         call: Call,
-        replays: list[Replay],
+        replays: Sequence[Bound],
         batch: Batch = _NO_BATCH,
     ) -> Start:
         """Before a call that one of ``replays`` may have to repeat. ``leaves``: the states."""
@@ -169,7 +166,7 @@ class Left(NamedTuple):
 class _Run(NamedTuple):
     """A program over copies of what a call starts from."""
 
-    replay: Replay
+    replay: Bound
     leaves: dict[str, Leaf]
     own: dict[str, torch.Tensor]
     """The arguments, by path."""
@@ -179,7 +176,7 @@ class _Run(NamedTuple):
     """The call without values from places."""
 
     @classmethod
-    def of(cls, replay: Replay, start: Start, call: Call, *, audited: bool = False) -> _Run:
+    def of(cls, replay: Bound, start: Start, call: Call, *, audited: bool = False) -> _Run:
         shadow, leaves = _shadow(replay, start, audited)  # it writes the tensors of ``start``
         names = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
         extended = replay.captured.side_effects.extended(call, start.places)
@@ -196,7 +193,7 @@ class _Run(NamedTuple):
         return self.copy._replace(tensors=list(self.own.values()))
 
 
-def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
+def unlike(replay: Bound, start: Start, call: Call, left: Left) -> str:
     """The first difference of the program of ``replay``, run from ``start``; empty: none.
 
     ``left``: the results of the same call in eager, which also left the live states.
@@ -236,7 +233,7 @@ def unlike(replay: Replay, start: Start, call: Call, left: Left) -> str:
     return ""
 
 
-def miscompiled(replay: Replay, start: Start, call: Call) -> NotConfirmed | None:
+def miscompiled(replay: Bound, start: Start, call: Call) -> NotConfirmed | None:
     """The difference of Inductor's code and the `aten` program from ``start``, which is written."""
     run = _Run.of(replay, start, call, audited=True)
     after = TorchRandomState(start.random.gpus)
@@ -278,23 +275,7 @@ def _asking_nobody(program: Program, collectives: CollectiveLog) -> AbstractCont
     return collectives.replaying() if collectives and asks_once(program) else nullcontext()
 
 
-def as_eager(replay: Replay, options: Options) -> Replay:
-    """``replay``, or its program without the casts that eager does not make.
-
-    The colouring of ``policy="oneflow"`` has no eager twin: what it starts from is compared.
-    """
-    if options.amp is None or options.autocast is not None:
-        return replay
-    heuristic = replay.cudnn_heuristic
-    options = replace(options, amp=None, cuda_graph="off", cudnn_heuristic=heuristic)
-    program = run(replay.captured.program, pipeline(options), options.passes)
-    graphs = CudaGraphs()
-    code = graphs.lower(program, "as eager", Target(options))
-    captured = replace(replay.captured, leaves=list(replay.leaves))
-    return Replay(captured, code, options, graphs.calls)
-
-
-def _shadow(replay: Replay, start: Start, audited: bool) -> tuple[Replay, dict[str, Leaf]]:
+def _shadow(replay: Bound, start: Start, audited: bool) -> tuple[Bound, dict[str, Leaf]]:
     """The program over copies: nothing of the user's is written."""
     leaves = [_alone(leaf, start.value_of(leaf)) for leaf in replay.leaves]
     captured = replace(replay.captured, leaves=leaves)
@@ -321,7 +302,7 @@ def _results(returned: tuple[Any, Any], call: Call, copy: Call) -> Iterator[tupl
 
 
 def _pairs(
-    replay: Replay,
+    replay: Bound,
     leaves: Mapping[str, Leaf],
     own: Mapping[str, torch.Tensor],
     call: Call,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from ...errors import SourceLine
-from ...ir import bits
-from ...ir.program import Phase, provenance
+from ..errors import SourceLine
+from ..ir import bits
+from ..ir.program import Phase, provenance
 
 ABSENT = "nothing"
 CAPTURE = "capture"

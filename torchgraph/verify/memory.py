@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ...ir.program import OutputKind, Program, Role
+from ..ir.program import OutputKind, Program, Role
 
 _COPIES = 3
 """To start from, to run on, and to compare compiled code by."""

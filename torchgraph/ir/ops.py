@@ -8,9 +8,9 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload, schema_of
-from ..ir import effects
-from ..ir.batch_norms import EVALUATING, NATIVE, VENDOR, names
-from ..ir.values import tensors_of
+from . import effects
+from .batch_norms import EVALUATING, NATIVE, VENDOR, names
+from .values import tensors_of
 
 _NATIVE = (NATIVE.writing, NATIVE.functional, EVALUATING)
 _VENDOR = (VENDOR.writing, VENDOR.functional)
