@@ -189,7 +189,7 @@ class _Check:
             return None, whole
         journal = Journal()
         self._eager.run(journal)
-        follower = Follower(whole, outputs, journal)
+        follower = Follower(whole, journal)
         self._sandbox.run(follower.execute, outputs, whole.signature)
         found = follower.divergence(self._eager, self._ranks)
         if not reaches:

@@ -20,6 +20,10 @@ _BATCH_NORM = dict.fromkeys(names(_NATIVE), "native_batch_norm") | dict.fromkeys
 """Capture and lowering choose among these by whether running statistics are written, and how."""
 
 
+UNSET = ("empty", "new_empty")
+"""Base names begin so of ops whose results hold whatever was there."""
+
+
 def base_name(target: object) -> str:
     """``add`` for aten.add.Tensor, aten.add_.Tensor and aten.add.out."""
     if not isinstance(target, OpOverload):

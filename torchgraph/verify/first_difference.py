@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from ..live.random_state import TorchRandomState
 from .audit import line_of, op_of
 from .bound import Bound
 from .confirm import Start
+from .run import Stop, walk
 
 
 class NodePlace(NamedTuple):
@@ -76,66 +76,31 @@ def _changed(captured: Program, program: Program, values: list[Any]) -> fx.Node 
         raise _Untold
     gpus = {value.device for value in values if isinstance(value, torch.Tensor) and value.is_cuda}
     before = TorchRandomState(gpus)
+    expected: dict[str, bytes] = {}
+    changed: list[fx.Node] = []
+
+    def note(node: fx.Node, value: Any) -> Any:
+        if node.op == "call_function" and isinstance(value, torch.Tensor):
+            expected[node.name] = fingerprint(value)
+        return value
+
+    def compare(node: fx.Node, value: Any) -> Any:
+        known = expected.get(identity(node)) if node.op == "call_function" else None
+        if known is not None and isinstance(value, torch.Tensor) and fingerprint(value) != known:
+            changed.append(node)
+            raise Stop
+        return value
+
     try:
-        expected: dict[str, bytes] = {}
-        _Prints(captured, expected).follow(values)
-        before.put_back()
-        return _Compares(program, expected).follow(values)
+        with torch.no_grad():
+            walk(captured, values, note)
+            before.put_back()
+            walk(program, values, compare)
+        return next(iter(changed), None)
     except Exception as error:  # then the value that differs in the end is named
         raise _Untold from error
     finally:
         before.put_back()
-
-
-class _Prints(fx.Interpreter):
-    """Runs a program, and takes the fingerprint of each tensor."""
-
-    def __init__(self, program: Program, prints: dict[str, bytes]) -> None:
-        super().__init__(program.gm)
-        self._prints = prints
-
-    def follow(self, values: list[Any]) -> None:
-        """Run the program on these inputs."""
-        with torch.no_grad():
-            self.run(*values, enable_io_processing=False)
-
-    def run_node(self, n: fx.Node) -> Any:
-        """The value of a node."""
-        value = super().run_node(n)
-        if n.op == "call_function" and isinstance(value, torch.Tensor):
-            self._prints[n.name] = fingerprint(value)
-        return value
-
-
-class _Found(Exception):
-    """Ends a run at the first node that differs."""
-
-
-class _Compares(fx.Interpreter):
-    """Runs a program up to the first node whose value differs from its counterpart's."""
-
-    def __init__(self, program: Program, expected: Mapping[str, bytes]) -> None:
-        super().__init__(program.gm)
-        self._expected = expected
-        self._first: fx.Node | None = None
-
-    def follow(self, values: list[Any]) -> fx.Node | None:
-        """The first node that differs; None where none does."""
-        try:
-            with torch.no_grad():
-                self.run(*values, enable_io_processing=False)
-        except _Found:
-            pass
-        return self._first
-
-    def run_node(self, n: fx.Node) -> Any:
-        """The value of a node. Raises _Found at the first that differs."""
-        value = super().run_node(n)
-        known = self._expected.get(identity(n)) if n.op == "call_function" else None
-        if known is not None and isinstance(value, torch.Tensor) and fingerprint(value) != known:
-            self._first = n
-            raise _Found
-        return value
 
 
 def _computes(program: Program, value: str) -> fx.Node | None:

@@ -15,14 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..ir.ops import base_name, wait_for_collective
+from ..ir.ops import UNSET, base_name, wait_for_collective
 from ..ir.program import OutputKind, OutputSpec, Program
 from .float64 import Float64Runner, RngStates, each, like, to_float64
 from .judge import ExpectedValue, errors, is_right
+from .run import arguments, value_of, walk
 from .trace import Seen
-
-_UNSET = ("empty", "new_empty")
-"""Ops whose results hold whatever was there."""
 
 
 @dataclass
@@ -63,35 +61,20 @@ class Reference:
         found = cls(program)
         runner = Float64Runner(found.draws)
         found.fallbacks = runner.fallbacks
-        for node in _start(program, values, found.low):
-            found.draws.note(node)
-            args, kwargs = _given(node, found.low)
-            low = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
-            found.low[node] = wait_for_collective(node, low)
+
+        def keep(node: fx.Node, value: Any) -> Any:
+            if node.op != "output":
+                found.low[node] = value
+            return value
+
+        walk(program, values, keep, before=lambda node, _: found.draws.note(node))
         if float64:
             _run_in_float64(found, runner)
         return found
 
     def ends(self, values: Mapping[fx.Node, Any]) -> dict[OutputSpec, Any]:
         """The outputs of the program, taken from ``values``."""
-        return {out: _argument(node, values) for out, node in self.program.returns()}
-
-
-def _start(program: Program, values: Sequence[Any], into: dict[fx.Node, Any]) -> Iterator[fx.Node]:
-    """Put inputs and constants into ``into``, and yield the nodes to call, in order."""
-    into.update(zip(program.placeholders, values, strict=True))
-    for node in program.nodes:
-        if node.op == "get_attr":
-            into[node] = _constant(program.gm, str(node.target))
-        elif node.op == "call_function":
-            yield node
-
-
-def _constant(gm: fx.GraphModule, path: str) -> Any:
-    found: Any = gm
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        return {out: value_of(node, values) for out, node in self.program.returns()}
 
 
 def _run_in_float64(found: Reference, runner: Float64Runner) -> None:
@@ -108,8 +91,8 @@ def _float64(
     """The value of ``node`` in float64; one without floats is as it was in the step."""
     if low[node] is None:
         return None
-    args, kwargs = _given(node, values)
-    value = runner.run(node, args, kwargs, *_given(node, low))
+    args, kwargs = arguments(node, values)
+    value = runner.run(node, args, kwargs, *arguments(node, low))
     return _decided(value, low[node])
 
 
@@ -120,14 +103,6 @@ def _decided(value: Any, low: Any) -> Any:
     if isinstance(low, torch.Tensor) and not (low.is_floating_point() or low.is_complex()):
         return low
     return value
-
-
-def _given(node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return _argument(node.args, values), _argument(dict(node.kwargs), values)
-
-
-def _argument(argument: Any, values: Mapping[fx.Node, Any]) -> Any:
-    return fx.map_arg(argument, values.__getitem__)
 
 
 class NodewiseComparison:
@@ -178,7 +153,7 @@ class NodewiseComparison:
         native = found.native if isinstance(found, ExpectedValue) else found
         seen = self._seen.get(node.name)
         judged = seen is not None and isinstance(seen.value, (torch.Tensor, bool, int, float))
-        unset = base_name(node.target).startswith(_UNSET)
+        unset = base_name(node.target).startswith(UNSET)
         if seen is None or not judged:
             self._take(node, found)
         else:
@@ -189,13 +164,13 @@ class NodewiseComparison:
             yield from self._at_ends(node, found)
 
     def _stretch(self, node: fx.Node) -> Any:
-        args, kwargs = _given(node, self._native)
+        args, kwargs = arguments(node, self._native)
         with self._reference.draws.again(node):
             native = wait_for_collective(node, node.target(*args, **kwargs))  # type: ignore[operator]  # an op
         if self._exact:
             return native
         found = {
-            name: self._float64.run(node, *_given(node, chain), args, kwargs)
+            name: self._float64.run(node, *arguments(node, chain), args, kwargs)
             for name, chain in self._chains.items()
         }
         decided = {name: _decided(value, native) for name, value in found.items()}
@@ -258,7 +233,7 @@ class NodewiseComparison:
         return seen is not None and is_right(value, seen.value, exact=True)
 
     def _fault(self, node: fx.Node, seen: Seen, found: Any) -> Fault:
-        given = _argument(node.args, self._native) if node.op == "call_function" else ()
+        given = value_of(node.args, self._native) if node.op == "call_function" else ()
         if isinstance(found, ExpectedValue):
             own, allowed = errors(seen.value, found)
             return Fault(node, seen, found.native, own, allowed, given)

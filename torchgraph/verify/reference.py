@@ -7,7 +7,7 @@ about the same gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,22 +16,13 @@ from torch.fx.node import Argument
 
 from ..collection import afresh
 from ..distributed.collective_log import CollectiveLog
-from ..ir import effects
-from ..ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
-from ..live.micro_batch import chunk
-from ..lower import Crossing, Region, packed
-from ..lower.split import split
+from ..ir.program import OutputSpec, Program, Role, Signature, identity
+from ..lower import Crossing, Region
 from .rounding import Look, dense
+from .run import PartRun, walk_parts
 
 Given = Mapping[str, torch.Tensor]
 """Node of a part -> the value to go on with."""
-
-
-class Moves(Protocol):
-    """A function over the values of a run: each value is replaced by its result."""
-
-    def moved(self, node: fx.Node, value: object) -> object:
-        """The value of ``node`` to go on with."""
 
 
 class StepOutput(NamedTuple):
@@ -124,9 +115,11 @@ def _tensors(program: Program) -> Iterator[tuple[Crossing, str]]:
             yield Crossing.of(node), node.name
 
 
-def parts_of(program: Program) -> tuple[Program, ...]:
-    """One, or the parts of a step with micro-batches."""
-    return tuple(split(program)) if program.signature.micro_batches > 1 else (program,)
+class Moves(Protocol):
+    """A function over the values of a run: each value is replaced by its result."""
+
+    def moved(self, node: fx.Node, value: object) -> object:
+        """The value of ``node`` to go on with."""
 
 
 class Reference:
@@ -136,107 +129,27 @@ class Reference:
         self._program = program
         self._parts = parts
         self._observed = observed
+        self._nodes = {out: node for part in parts for out, node in part.returns()}
 
     def run(
-        self, values: Sequence[object], look: Look, shaker: Moves | None = None
-    ) -> Iterable[StepOutput]:
-        """Each output of the step, its value, and its node where there is one."""
-        self._observed.collectives.rewind()
-        if len(self._parts) == 1:
-            return _ends(self._program, self._follow(0, 0, values, look, shaker))
-        return self._micro_batches(list(values), look, shaker)
-
-    def _micro_batches(
-        self, values: list[Any], look: Look, shaker: Moves | None
+        self, values: Sequence[object], look: Look, moves: Moves | None = None
     ) -> list[StepOutput]:
-        specs, count = self._program.signature.inputs, self._program.signature.micro_batches
-        held: list[Any] = []
-        returned: dict[OutputSpec, list[Any]] = {}
-        nodes: dict[OutputSpec, Argument] = {}
-        for number in range(count):
-            part = min(number, 1)
-            batch = [
-                chunk(value, number, count) if spec.split else value
-                for spec, value in zip(specs, values, strict=True)
-            ]
-            results = self._follow(part, max(number - 1, 0), [*batch, *held], look, shaker)
-            program = self._parts[part]
-            places = {spec.fqn: i for i, spec in enumerate(program.signature.inputs)}
-            new = list(held)
-            for out, value, node in _ends(program, results):
-                if out.kind is OutputKind.GRADIENT:
-                    new.append(value)
-                elif out.kind is OutputKind.UPDATE and places[out.target] >= len(values):
-                    new[places[out.target] - len(values)] = value
-                else:
-                    returned.setdefault(out, []).append(value)
-                    nodes[out] = node
-                    if out.kind is OutputKind.UPDATE:
-                        values[places[out.target]] = value
-            held = new
-        update = self._parts[2]
-        held = held[: len(update.signature.inputs) - len(values)]
-        ends = _ends(update, self._follow(2, 0, [*values, *held], look, shaker))
-        early = [
-            StepOutput(
-                out,
-                found[-1] if out.kind is OutputKind.UPDATE else packed(tuple(found)),
-                nodes[out],
-            )
-            for out, found in returned.items()
-        ]
-        return [*early, *ends]
+        """Each output of the step, its value, and its node where there is one."""
+        log = self._observed.collectives
+        log.rewind()
 
-    def _follow(
-        self, part: int, run: int, values: Sequence[object], look: Look, shaker: Moves | None
-    ) -> Sequence[object]:
-        given = self._observed.of(part, run)
+        def after(run: PartRun, node: fx.Node, value: object) -> object:
+            if moves is not None:
+                value = moves.moved(node, value)
+            is_value = node.op in ("call_function", "placeholder")
+            given = self._observed.of(run.part, run.number).get(node.name) if is_value else None
+            if given is None or not isinstance(value, torch.Tensor):
+                return value
+            look((run.part, run.number, node.name), node, value)
+            if given.shape != value.shape or given.dtype != value.dtype:
+                return value
+            # In the program's layout: what reads memory in order shall read what was meant.
+            return dense(value).copy_(given)
 
-        def told(node: fx.Node, value: object) -> None:
-            look((part, run, node.name), node, value)
-
-        follower = _Follower(self._parts[part], given, told, shaker, self._observed.collectives)
-        results: Sequence[object] = follower.run(*values, enable_io_processing=False)
-        return results
-
-
-def _ends(program: Program, results: Sequence[object]) -> Iterator[StepOutput]:
-    """Each output of a program, its value among ``results``, and its node where there is one."""
-    for (out, node), value in zip(program.returns(), results, strict=True):
-        yield StepOutput(out, value, node)
-
-
-class _Follower(fx.Interpreter):
-    def __init__(
-        self,
-        program: Program,
-        given: Given,
-        look: Callable[[fx.Node, object], None],
-        shaker: Moves | None,
-        collectives: CollectiveLog,
-    ) -> None:
-        super().__init__(program.gm)
-        self._collectives = collectives
-        self._given = given
-        self._look = look
-        self._shaker = shaker
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """Repeat the results of the compiled step's collectives: other ranks run them only once."""
-        if self._collectives and effects.of_target(target).communicates:
-            return self._collectives.replay_next(target, args)
-        return super().call_function(target, args, kwargs)
-
-    def run_node(self, n: fx.Node) -> object:
-        """The node's value, moved by noise; or compared and replaced."""
-        value = super().run_node(n)
-        if self._shaker is not None:
-            value = self._shaker.moved(n, value)
-        given = self._given.get(n.name) if n.op in ("call_function", "placeholder") else None
-        if given is None or not isinstance(value, torch.Tensor):
-            return value
-        self._look(n, value)
-        if given.shape != value.shape or given.dtype != value.dtype:
-            return value
-        # In the program's layout: what reads memory in order shall read what was meant.
-        return dense(value).copy_(given)
+        found = walk_parts(self._program, self._parts, values, after, log)
+        return [StepOutput(out, value, self._nodes[out]) for out, value in found.items()]

@@ -11,9 +11,9 @@ import torch
 from torch import fx
 
 from ..ir import effects
-from ..ir.ops import wait_for_collective
-from ..ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program, identity
+from ..ir.program import OutputSpec, Program, identity
 from ..lower import Region
+from .run import walk
 
 Values = Sequence[Any]
 
@@ -39,35 +39,6 @@ class Trace:
     results: tuple[Any, ...] = ()
 
 
-class _Tracer(fx.Interpreter):
-    def __init__(self, program: Program, outputs: Sequence[OutputSpec], *, in_place: bool) -> None:
-        super().__init__(program.gm)
-        self.trace = Trace()
-        pairs = zip(outputs, program.results, strict=True)
-        self._flags = {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
-        self._in_place = in_place
-
-    def run_node(self, n: fx.Node) -> Any:
-        if SKIPPED_BY in n.meta and self.env[self._flags[n.meta[SKIPPED_BY]]]:
-            return None
-        value = wait_for_collective(n, super().run_node(n))
-        if n.op != "call_function" or effects.of(n).expects:
-            return value
-        if isinstance(n.target, Region):
-            for crossing, one in zip(n.target.crossings, value, strict=False):
-                if crossing.identity:
-                    seen = Seen(one.clone(), None, n.target.__name__)
-                    self.trace.seen.setdefault(crossing.identity, seen)
-        elif identity(n) and region_of(n) is None:
-            kept = value
-            if self._in_place and isinstance(value, torch.Tensor):
-                kept = value.detach().clone()  # what is written later shall not change it
-            self.trace.seen.setdefault(identity(n), Seen(kept, n))
-        elif not self._in_place:
-            self.trace.others[n] = value
-        return value
-
-
 def region_of(node: fx.Node) -> Region | None:
     """The compiled region that computes ``node``, a call or one of its results."""
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
@@ -83,9 +54,27 @@ def traced(
     Args:
         outputs: what it returns.
     """
-    tracer = _Tracer(program, outputs, in_place=in_place)
-    tracer.trace.results = tuple(tracer.run(*values, enable_io_processing=False))
-    return tracer.trace
+    trace = Trace()
+
+    def after(node: fx.Node, value: Any) -> Any:
+        if node.op != "call_function" or effects.of(node).expects:
+            return value
+        if isinstance(node.target, Region):
+            for crossing, one in zip(node.target.crossings, value, strict=False):
+                if crossing.identity:
+                    seen = Seen(one.clone(), None, node.target.__name__)
+                    trace.seen.setdefault(crossing.identity, seen)
+        elif identity(node) and region_of(node) is None:
+            kept = value
+            if in_place and isinstance(value, torch.Tensor):
+                kept = value.detach().clone()  # what is written later shall not change it
+            trace.seen.setdefault(identity(node), Seen(kept, node))
+        elif not in_place:
+            trace.others[node] = value
+        return value
+
+    trace.results = walk(program, values, after, outputs=outputs)
+    return trace
 
 
 def ends_of(

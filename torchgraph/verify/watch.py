@@ -11,13 +11,10 @@ from torch import fx
 
 from ..ir import effects
 from ..ir.each import expanded
-from ..ir.ops import base_name
+from ..ir.ops import UNSET, base_name
 from ..ir.program import Program, Role
 from .infinities import AnyIsBad, Expected, floats, kinds_of
-from .reference import Observed, Reference, parts_of
-
-_UNSET = ("empty", "new_empty")
-"""Ops whose results hold whatever was there."""
+from .run import arguments, parts_of, walk_parts
 
 
 @dataclass
@@ -120,7 +117,7 @@ class Watch:
         whole = [one for one in self._trails if one.source is not None and not one.leaks]
         return whole[0] if whole else self._trails[-1]
 
-    def moved(self, node: fx.Node, value: Any) -> Any:
+    def seen(self, node: fx.Node, value: Any) -> Any:
         """Observe a value of the run, and return it unchanged."""
         if node.op == "output":
             for trail in self._trails:
@@ -138,7 +135,7 @@ class Watch:
     def _see(self, node: fx.Node, value: Any) -> None:
         self.sizes[node.name] = max(self.sizes.get(node.name, 0.0), _largest(value))
         kinds = kinds_of(value)
-        if not kinds or base_name(node.target).startswith(_UNSET):
+        if not kinds or base_name(node.target).startswith(UNSET):
             for trail in self._trails:
                 trail.fine(node)
             return
@@ -147,9 +144,7 @@ class Watch:
             trail.bad(node, kinds, self._values, self._call)
 
     def _call(self, node: fx.Node) -> OpCall:
-        args = fx.map_arg(node.args, self._values.__getitem__)
-        kwargs = fx.map_arg(dict(node.kwargs), self._values.__getitem__)
-        return OpCall(node, args, kwargs, self._random)
+        return OpCall(node, *arguments(node, self._values), self._random)
 
 
 def _largest(value: Any) -> float:
@@ -177,13 +172,8 @@ def watched(
     given = frozenset(spec.name for spec in inputs if spec.role in (Role.BUFFER, Role.FREE))
     expected = [Expected(good, given, narrow=narrow) for narrow in (False, True)]
     watch, whole = Watch(wanted, expected), expanded(program)
-    parts = parts_of(whole)
-    list(Reference(whole, parts, Observed(parts, ())).run(values, _look, watch))
+    walk_parts(whole, parts_of(whole), values, lambda run, node, value: watch.seen(node, value))
     return watch
-
-
-def _look(*_: object) -> None:
-    """Do nothing with an observed value: there is nothing to compare it with."""
 
 
 def first_growth(good: Watch, bad: Watch, program: Program, times: float) -> str:
