@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+from .._torch.distributed.held import local
+from .aliasing import overlaps_itself
 
 
 def blank(value: torch.Tensor) -> torch.Tensor:
@@ -24,3 +29,14 @@ def copy_of(value: torch.Tensor) -> torch.Tensor:
     made = blank(value)
     fill(made, value)
     return made
+
+
+def copied(value: Any) -> Any:
+    """A copy of a tensor with the same strides; of a DTensor, of its local part; others as is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = local(value).detach()
+    if tensor.is_contiguous() or overlaps_itself(tensor):
+        return tensor.clone()
+    with torch.no_grad():
+        return blank(tensor).copy_(tensor)

@@ -95,8 +95,7 @@ class Audit:
         self._gpus = {m.device for m in metas if m is not None and m.device.type == "cuda"}
         specs = compiled.signature.inputs
         self._places = {spec.fqn: i for i, spec in enumerate(specs)}
-        outputs = compiled.signature.outputs
-        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        written = compiled.signature.written
         self._written = [i for i, s in enumerate(specs) if s.fqn in written and s.meta is not None]
         fqns = {spec.name: spec.fqn for spec in specs}
         self._inside = {fqns.get(name, "") for region in regions for name in region.states}

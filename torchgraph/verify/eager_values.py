@@ -9,10 +9,11 @@ import torch
 from torch import fx
 
 from ..ir import bits
+from ..ir.copies import copied
 from ..ir.ops import UNSET, base_name
 from ..ir.program import Program
 from .divergence import Divergence, divergence
-from .eager import Eager, Journal, ResultPlace, copied, results
+from .eager import Eager, Journal, ResultPlace, results
 from .rank_agreement import SingleRank
 from .run import walk
 

@@ -10,13 +10,13 @@ from torch import fx
 from ..errors import SourceLine
 from ..ir import effects
 from ..ir.bits import fingerprint
-from ..ir.program import OutputKind, Program, Role, identity
+from ..ir.program import OutputKind, Program, identity
 from ..live.inputs import Call
 from ..live.random_state import TorchRandomState
 from .audit import line_of, op_of
 from .bound import Bound
-from .confirm import Start
 from .run import Stop, walk
+from .start import Start
 
 
 class NodePlace(NamedTuple):
@@ -35,7 +35,8 @@ def place_of(replay: Bound, start: Start, call: Call, value: str) -> NodePlace:
     """
     captured, program = replay.captured.program, replay.aten_program
     try:
-        found = _changed(captured, program, _values(replay, start, call))
+        extended = replay.captured.side_effects.extended(call, start.places)
+        found = _changed(captured, program, start.inputs(replay, extended))
     except _Untold:
         found, as_recorded = None, False
     else:
@@ -45,17 +46,6 @@ def place_of(replay: Bound, start: Start, call: Call, value: str) -> NodePlace:
     if found is None:
         return NodePlace(as_recorded=as_recorded)
     return NodePlace(f"; {what} {found.name} ({op_of(found)})", line_of(found), as_recorded)
-
-
-def _values(replay: Bound, start: Start, call: Call) -> list[Any]:
-    """The inputs of the captured program, which is functional: it writes none of them."""
-    given = iter(replay.captured.side_effects.extended(call, start.places).tensors)
-    return [
-        start.tensors.get(leaf.fqn, next(given))
-        if leaf.role is Role.INPUT
-        else start.value_of(leaf)
-        for leaf in replay.leaves
-    ]
 
 
 class _Untold(Exception):

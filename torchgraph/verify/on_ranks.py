@@ -14,18 +14,19 @@ from typing import Any
 
 import torch
 
-from .._torch.distributed.held import is_wrapper, local
+from .._torch.distributed.held import is_wrapper
 from ..costs.collectives import collectives
 from ..distributed.ranks import ranks_of, simulated_rank
 from ..errors import InvalidOption, NotSupported
 from ..ir import bits
+from ..ir.copies import copied
 from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, Program, Role
 from ..live.inputs import Call
-from ..live.step import Leaf
 from ..record.compare.predicted import first_values, predicted
 from .bound import Bound
 from .lockstep import Groups, run
+from .start import now
 
 
 @dataclass
@@ -132,7 +133,7 @@ class _Rank:
             )
         replay = graph._compile_step(known, calls[0])
         _refuse(replay)
-        values = [_copied(first.get(leaf.fqn, _now(leaf))) for leaf in replay.leaves]
+        values = [copied(first.get(leaf.fqn, now(leaf))) for leaf in replay.leaves]
         values += [None] * (len(replay.program.signature.inputs) - len(values))
         found = cls(replay, calls, values, random)
         if graph._replicas.groups or graph._replicas.shards is not None:
@@ -184,7 +185,7 @@ def _weights(graph: Any) -> dict[str, torch.Tensor]:
     if hasattr(graph, "_look"):  # a step, which knows its modules by then
         graph._look()
     return {
-        f"{root}.{name}": _copied(tensor)
+        f"{root}.{name}": copied(tensor)
         for root, module in graph._source().modules.items()
         for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers())
         if not is_wrapper(tensor)
@@ -211,14 +212,3 @@ def _refuse(replay: Bound) -> None:
             "from what it keeps in Python's objects.",
             fix="step the scheduler outside of the step.",
         )
-
-
-def _now(leaf: Leaf) -> Any:
-    if leaf.role is Role.INPUT or isinstance(leaf.value, torch.Tensor):
-        return leaf.value
-    return leaf.read()
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a tensor; of a DTensor, of its local shard."""
-    return local(value).detach().clone() if isinstance(value, torch.Tensor) else value

@@ -14,7 +14,8 @@ from ..live.inputs import Call
 from ..live.random_state import TorchRandomState
 from ..live.step import Step
 from .bound import Bound
-from .eager import GENERATOR, inputs_of
+from .eager import GENERATOR
+from .start import inputs_of
 
 
 class ReplaySandbox:

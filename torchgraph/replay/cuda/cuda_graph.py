@@ -82,7 +82,7 @@ class CudaGraph(Composite):
         self._static = [i for i in tensors if specs[i].role is not Role.INPUT]
         self._buffers: dict[int, torch.Tensor] = {}
         self._addresses: list[int] = []
-        updates = {o.target for o in halves.signature.outputs if o.kind is OutputKind.UPDATE}
+        updates = halves.signature.written
         self._written = [i for i in self._static if specs[i].fqn in updates]
         self._copied_back = [i for i in self._copied if specs[i].fqn in updates]
 
