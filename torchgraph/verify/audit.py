@@ -31,8 +31,9 @@ from ..library import ValueMoved
 from ..live.random_state import TorchRandomState
 from ..lower import Lowered, Plan, Region
 from . import rounding
+from .compare import Gap, gap, is_inexact, tight
 from .reference import Observed, Reference
-from .rounding import Gap, Noise, Shaker, Suspect
+from .rounding import Noise, Shaker, Suspect
 from .run import parts_of, walk_parts
 
 
@@ -240,8 +241,8 @@ class Audit:
         def judge(
             key: rounding.ValueKey, node: fx.Node | None, expected: object, got: object, mixed: bool
         ) -> None:
-            found = rounding.gap(expected, got)
-            if not found.within(rounding.first_tolerance(expected, mixed)):
+            found = gap(expected, got)
+            if not found.within(tight(expected, flips=mixed)):
                 what = key.target if isinstance(key, OutputSpec) else ""
                 suspects[key] = Suspect(node, what, expected, found, mixed)
 
@@ -368,6 +369,6 @@ def line_of(node: fx.Node | None) -> SourceLine | None:
 def _words(one: Gap, value: object) -> str:
     if one.broken:
         return f"{one.broken} values that are not finite"
-    if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
+    if isinstance(value, torch.Tensor) and not is_inexact(value):
         return f"{one.size:g} of its {value.numel()} values"
     return f"{one.size:.3g}"

@@ -19,8 +19,8 @@ from ..options.options import Options
 from ..passes import Pass
 from .accuracy import Accuracy, result_errors
 from .bisection import Bisection
+from .compare import alike
 from .divergence import Culprit, Divergence, divergence
-from .judge import alike
 from .nodewise import Fault, NodewiseComparison, Reference
 from .rank_agreement import SingleRank, collectives_of
 from .sandbox import ReplaySandbox

@@ -17,8 +17,8 @@ from torch import fx
 
 from ..ir.ops import UNSET, base_name, wait_for_collective
 from ..ir.program import OutputKind, OutputSpec, Program
+from .compare import ExpectedValue, errors, is_right
 from .float64 import Float64Runner, RngStates, each, like, to_float64
-from .judge import ExpectedValue, errors, is_right
 from .run import arguments, value_of, walk
 from .trace import Seen
 

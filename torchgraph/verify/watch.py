@@ -13,6 +13,7 @@ from ..ir import effects
 from ..ir.each import expanded
 from ..ir.ops import UNSET, base_name
 from ..ir.program import Program, Role
+from .compare import largest
 from .infinities import AnyIsBad, Expected, floats, kinds_of
 from .run import arguments, parts_of, walk_parts
 
@@ -133,7 +134,7 @@ class Watch:
         return value
 
     def _see(self, node: fx.Node, value: Any) -> None:
-        self.sizes[node.name] = max(self.sizes.get(node.name, 0.0), _largest(value))
+        self.sizes[node.name] = max([self.sizes.get(node.name, 0.0), *map(largest, floats(value))])
         kinds = kinds_of(value)
         if not kinds or base_name(node.target).startswith(UNSET):
             for trail in self._trails:
@@ -145,15 +146,6 @@ class Watch:
 
     def _call(self, node: fx.Node) -> OpCall:
         return OpCall(node, *arguments(node, self._values), self._random)
-
-
-def _largest(value: Any) -> float:
-    """The largest finite magnitude of a value."""
-    size = 0.0
-    for tensor in floats(value):
-        magnitude = tensor.abs()
-        size = max(size, float(magnitude.masked_fill(~tensor.isfinite(), 0).max()))
-    return size
 
 
 def watched(
