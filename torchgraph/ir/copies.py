@@ -15,10 +15,16 @@ def blank(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
+def is_expanded(value: torch.Tensor) -> bool:
+    """True where elements of a dim are the same memory."""
+    pairs = zip(value.shape, value.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in pairs)
+
+
 def fill(into: torch.Tensor, value: torch.Tensor) -> None:
     """Copy the elements; where they overlap, as those of an expanded tensor do, the memory."""
-    pairs = list(zip(value.shape, value.stride(), strict=True))
-    if value.numel() and any(size > 1 and stride == 0 for size, stride in pairs):
+    if value.numel() and is_expanded(value):
+        pairs = zip(value.shape, value.stride(), strict=True)
         span = 1 + sum((size - 1) * stride for size, stride in pairs)
         into, value = into.as_strided((span,), (1,)), value.as_strided((span,), (1,))
     into.copy_(value)

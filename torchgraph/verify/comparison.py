@@ -76,7 +76,7 @@ class ProgramComparison:
         exact, eager = reference.ends(reference.exact), reference.ends(reference.low)
         written = _without_skipped({**exact, **graph})
         errors = result_errors({o: v for o, v in exact.items() if o in written}, graph, eager)
-        return Accuracy(errors, found, tuple(reference.fallbacks.items()))
+        return Accuracy(errors, found, tuple(reference.runner.fallbacks.items()))
 
     def _is_wrong(self, program: Program) -> bool:
         """True when the program gives a wrong value on any rank."""

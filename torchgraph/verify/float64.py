@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import fx
 
 from ..ir import effects
+from ..ir.copies import blank, is_expanded
 from ..ir.ops import wait_for_collective
 from ..live.random_state import TorchRandomState
+from .run import arguments
+
+Values = Mapping[fx.Node, Any]
 
 aten = torch.ops.aten
 _OF_BITS = frozenset({aten.view.dtype, aten.nextafter.default})
@@ -49,17 +53,15 @@ def like(value: Any, model: Any) -> Any:
         return value
     if value.dtype == model.dtype and value.stride() == model.stride():
         return value
-    pairs = zip(model.shape, model.stride(), strict=True)
-    if any(size > 1 and stride == 0 for size, stride in pairs):
-        return value.to(model.dtype)
-    made = torch.empty_strided(model.shape, model.stride(), dtype=model.dtype, device=value.device)
-    return made.copy_(value)
+    return value.to(model.dtype) if is_expanded(model) else blank(model).copy_(value)
 
 
-class RngStates:
-    """Generator states before each random node, so that it can draw the same numbers again."""
+class Float64Runner:
+    """Runner of single nodes of a program in float64; what they draw is what they drew first."""
 
     def __init__(self) -> None:
+        self.fallbacks: dict[str, str] = {}
+        """Op -> why it ran in its own dtype, on inputs rounded to it."""
         self._states: dict[fx.Node, TorchRandomState] = {}
 
     def note(self, node: fx.Node) -> None:
@@ -67,70 +69,40 @@ class RngStates:
         if effects.of(node).random:
             self._states[node] = TorchRandomState()
 
-    @contextmanager
-    def again(self, node: fx.Node) -> Iterator[None]:
-        """Let ``node`` draw the same numbers again in the block; then restore the generators."""
-        if node not in self._states:
-            yield
-            return
-        with TorchRandomState().kept():
-            self._states[node].put_back()
-            yield
+    def again(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The value of ``node``, which draws the same numbers again."""
+        target: Callable[..., Any] = node.target  # type: ignore[assignment]  # an op or a function
+        states = self._states.get(node)
+        with nullcontext() if states is None else states.again():
+            return wait_for_collective(node, target(*args, **kwargs))
 
-
-class Float64Runner:
-    """Runner of single nodes of a program in float64."""
-
-    def __init__(self, draws: RngStates) -> None:
-        self.fallbacks: dict[str, str] = {}
-        """Op -> why it ran in its own dtype, on inputs rounded to it."""
-        self._draws = draws
-
-    def run(
-        self,
-        node: fx.Node,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        native_args: Sequence[Any],
-        native_kwargs: Mapping[str, Any],
-    ) -> Any:
-        """The value of ``node`` for float64 ``args``; native ones have the program's dtypes.
+    def run(self, node: fx.Node, values: Values, native: Values) -> Any:
+        """The value of ``node`` in float64 for ``values``; ``native`` have the program's dtypes.
 
         An op that draws does so in its own dtype, and so draws what it drew in the step. One
         without a kernel for float64 runs in its own dtype too; `fallbacks` has it.
         """
-        target: Callable[..., Any] = node.target  # type: ignore[assignment]  # an op or a function
-        if effects.of(node).random and target is not _DROPOUT:
-            return to_float64(self._native(node, args, kwargs, native_args, native_kwargs))
-        if target in _OF_BITS:
-            return to_float64(self._native(node, args, kwargs, native_args, native_kwargs))
+        target: Callable[..., Any] = node.target  # type: ignore[assignment]  # as above
         if target is _DROPOUT:
-            return self._dropout(node, args, native_args)
-        try:
-            given = {key: to_float64(value) for key, value in kwargs.items()}
-            return to_float64(wait_for_collective(node, target(*map(to_float64, args), **given)))
-        except Exception as error:  # no kernel, or a check of dtypes in a user's own op
-            self.fallbacks.setdefault(str(target), f"{type(error).__name__}: {_first_line(error)}")
-        return to_float64(self._native(node, args, kwargs, native_args, native_kwargs))
+            return self._dropout(node, values, native)
+        args, kwargs = arguments(node, values)
+        if not effects.of(node).random and target not in _OF_BITS:
+            try:
+                given = {key: to_float64(value) for key, value in kwargs.items()}
+                return to_float64(
+                    wait_for_collective(node, target(*map(to_float64, args), **given))
+                )
+            except Exception as error:  # no kernel, or a check of dtypes in a user's own op
+                why = f"{type(error).__name__}: {_first_line(error)}"
+                self.fallbacks.setdefault(str(target), why)
+        models, named = arguments(node, native)
+        given = {key: like(value, named[key]) for key, value in kwargs.items()}
+        return to_float64(self.again(node, list(map(like, args, models)), given))
 
-    def _native(
-        self,
-        node: fx.Node,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        native_args: Sequence[Any],
-        native_kwargs: Mapping[str, Any],
-    ) -> Any:
-        given = [like(arg, model) for arg, model in zip(args, native_args, strict=True)]
-        named = {key: like(value, native_kwargs[key]) for key, value in kwargs.items()}
-        with self._draws.again(node):
-            return wait_for_collective(node, node.target(*given, **named))  # type: ignore[operator]  # as above
-
-    def _dropout(self, node: fx.Node, args: Sequence[Any], native_args: Sequence[Any]) -> Any:
+    def _dropout(self, node: fx.Node, values: Values, native: Values) -> Any:
         """Dropout with a mask drawn in the program's dtype, and a product in float64."""
-        with self._draws.again(node):
-            _, mask = _DROPOUT(*native_args)
-        value, probability, train = args
+        _, mask = self.again(node, *arguments(node, native))
+        value, probability, train = arguments(node, values)[0]
         if not train or not probability:
             return to_float64(value), mask
         scale = 0.0 if probability == 1 else 1.0 / (1.0 - probability)

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..ir.ops import UNSET, base_name, wait_for_collective
+from ..ir import bits
+from ..ir.ops import UNSET, base_name
 from ..ir.program import OutputKind, OutputSpec, Program
 from .compare import ExpectedValue, errors, is_right
-from .float64 import Float64Runner, RngStates, each, like, to_float64
+from .float64 import Float64Runner, each, like, to_float64
 from .run import arguments, value_of, walk
 from .trace import Seen
 
@@ -51,49 +52,30 @@ class Reference:
     """Each value as eager has it."""
     exact: dict[fx.Node, Any] = field(default_factory=dict)
     """Each value along a chain in float64."""
-    draws: RngStates = field(default_factory=RngStates)
-    fallbacks: dict[str, str] = field(default_factory=dict)
-    """Op -> why it ran in its own dtype all the same."""
+    runner: Float64Runner = field(default_factory=Float64Runner)
 
     @classmethod
     def of(cls, program: Program, values: Sequence[Any], *, float64: bool) -> Reference:
         """Run ``program`` over values, and in float64 as well where ``float64``."""
         found = cls(program)
-        runner = Float64Runner(found.draws)
-        found.fallbacks = runner.fallbacks
 
         def keep(node: fx.Node, value: Any) -> Any:
             if node.op != "output":
                 found.low[node] = value
             return value
 
-        walk(program, values, keep, before=lambda node, _: found.draws.note(node))
-        if float64:
-            _run_in_float64(found, runner)
+        walk(program, values, keep, before=lambda node, _: found.runner.note(node))
+        for node, low in found.low.items() if float64 else ():
+            if node.op == "call_function" and low is not None:
+                value = found.runner.run(node, found.exact, found.low)
+                found.exact[node] = _decided(value, low)
+            else:
+                found.exact[node] = to_float64(low)
         return found
 
     def ends(self, values: Mapping[fx.Node, Any]) -> dict[OutputSpec, Any]:
         """The outputs of the program, taken from ``values``."""
         return {out: value_of(node, values) for out, node in self.program.returns()}
-
-
-def _run_in_float64(found: Reference, runner: Float64Runner) -> None:
-    for node in found.program.nodes:
-        if node.op in ("placeholder", "get_attr"):
-            found.exact[node] = to_float64(found.low[node])
-        elif node.op == "call_function":
-            found.exact[node] = _float64(node, found.exact, found.low, runner)
-
-
-def _float64(
-    node: fx.Node, values: Mapping[fx.Node, Any], low: Mapping[fx.Node, Any], runner: Float64Runner
-) -> Any:
-    """The value of ``node`` in float64; one without floats is as it was in the step."""
-    if low[node] is None:
-        return None
-    args, kwargs = arguments(node, values)
-    value = runner.run(node, args, kwargs, *arguments(node, low))
-    return _decided(value, low[node])
 
 
 def _decided(value: Any, low: Any) -> Any:
@@ -123,7 +105,6 @@ class NodewiseComparison:
         self._reference = reference
         self._seen = seen
         self._exact = exact
-        self._float64 = Float64Runner(reference.draws)
         self._noise = torch.Generator().manual_seed(0)
         self._native: dict[fx.Node, Any] = {}
         self._chains: dict[str, dict[fx.Node, Any]] = (
@@ -140,66 +121,53 @@ class NodewiseComparison:
         for node in self._reference.program.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self._enter(node, self._reference.low[node])
-                yield from self._at_ends(node, self._reference.low[node])
+                yield from self._at_ends(node, ExpectedValue(self._reference.low[node]))
             elif node.op == "call_function":
                 yield from self._step(node)
 
     def _step(self, node: fx.Node) -> Iterator[Fault]:
-        low = self._reference.low[node]
-        if low is None:
+        if self._reference.low[node] is None:
             self._enter(node, None)
             return
         found = self._stretch(node)
-        native = found.native if isinstance(found, ExpectedValue) else found
         seen = self._seen.get(node.name)
-        judged = seen is not None and isinstance(seen.value, (torch.Tensor, bool, int, float))
         unset = base_name(node.target).startswith(UNSET)
-        if seen is None or not judged:
-            self._take(node, found)
+        if seen is None or not isinstance(seen.value, (torch.Tensor, bool, int, float)):
+            self._go_on(node, found)  # the other program has no node for it
         else:
             if not unset and not is_right(seen.value, found, exact=self._exact):
                 yield self._fault(node, seen, found)
-            self._enter(node, like(seen.value, native))
+            self._enter(node, like(seen.value, found.native))
         if not unset:
             yield from self._at_ends(node, found)
 
-    def _stretch(self, node: fx.Node) -> Any:
-        args, kwargs = arguments(node, self._native)
-        with self._reference.draws.again(node):
-            native = wait_for_collective(node, node.target(*args, **kwargs))  # type: ignore[operator]  # an op
+    def _stretch(self, node: fx.Node) -> ExpectedValue:
+        """The value of ``node`` for what the other program has in the place of its inputs."""
+        runner = self._reference.runner
+        native = runner.again(node, *arguments(node, self._native))
         if self._exact:
-            return native
-        found = {
-            name: self._float64.run(node, *arguments(node, chain), args, kwargs)
-            for name, chain in self._chains.items()
-        }
-        decided = {name: _decided(value, native) for name, value in found.items()}
-        return ExpectedValue(
-            native,
-            decided["float64"],
-            decided["perturbed"],
-            self._reference.low[node],
-            found["eager"],
-        )
-
-    def _take(self, node: fx.Node, found: Any) -> None:
-        """Continue with the value computed here, which the other program has no node for."""
-        if not isinstance(found, ExpectedValue):
-            self._native[node] = found
-            return
-        self._native[node] = found.native
-        self._chains["float64"][node] = found.float64
-        self._chains["perturbed"][node] = self._perturbed(found.perturbed, found.native)
-        self._chains["eager"][node] = _decided(found.eager_float64, self._reference.low[node])
+            return ExpectedValue(native)
+        found = {name: runner.run(node, one, self._native) for name, one in self._chains.items()}
+        float64, perturbed = (_decided(found[one], native) for one in ("float64", "perturbed"))
+        low = self._reference.low[node]
+        return ExpectedValue(native, float64, perturbed, low, found["eager"])
 
     def _enter(self, node: fx.Node, value: Any) -> None:
         """Continue with the other program's value, and with eager's at the same node."""
-        self._native[node] = value
-        if self._exact:
-            return
-        self._chains["float64"][node] = to_float64(value)
-        self._chains["perturbed"][node] = self._perturbed(to_float64(value), value)
-        self._chains["eager"][node] = to_float64(self._reference.low[node])
+        low, found = self._reference.low[node], ExpectedValue(value)
+        if not self._exact:
+            float64 = to_float64(value)
+            found = ExpectedValue(value, float64, float64, low, to_float64(low))
+        self._go_on(node, found)
+
+    def _go_on(self, node: fx.Node, found: ExpectedValue) -> None:
+        """Continue with these values, those of comparisons as the program has decided them."""
+        self._native[node] = found.native
+        if not self._exact:
+            chains, low = self._chains, self._reference.low[node]
+            chains["float64"][node] = found.float64
+            chains["perturbed"][node] = self._perturbed(found.perturbed, found.native)
+            chains["eager"][node] = _decided(found.eager_float64, low)
 
     def _perturbed(self, value: Any, native: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -214,7 +182,7 @@ class NodewiseComparison:
         factor = noise.mul_(2).sub_(1).mul_(torch.finfo(native.dtype).eps).add_(1)
         return value * factor.to(value.device)
 
-    def _at_ends(self, node: fx.Node, found: Any) -> Iterator[Fault]:
+    def _at_ends(self, node: fx.Node, found: ExpectedValue) -> Iterator[Fault]:
         wrong = [
             out
             for out in self._ends.get(node, ())
@@ -230,13 +198,12 @@ class NodewiseComparison:
     def _holds(self, node: fx.Node, value: Any) -> bool:
         """True when the other program has this value at the node, where it was judged."""
         seen = self._seen.get(node.name)
-        return seen is not None and is_right(value, seen.value, exact=True)
+        return seen is not None and bits.same(value, seen.value)
 
-    def _fault(self, node: fx.Node, seen: Seen, found: Any) -> Fault:
+    def _fault(self, node: fx.Node, seen: Seen, found: ExpectedValue) -> Fault:
         given = value_of(node.args, self._native) if node.op == "call_function" else ()
-        if isinstance(found, ExpectedValue):
-            own, allowed = errors(seen.value, found)
-            return Fault(node, seen, found.native, own, allowed, given)
-        float64 = to_float64(found)
-        own, _ = errors(seen.value, ExpectedValue(found, float64, float64, found, float64))
-        return Fault(node, seen, found, own, 0.0, given)
+        if found.float64 is not None:
+            return Fault(node, seen, found.native, *errors(seen.value, found), given)
+        float64 = to_float64(found.native)
+        found = ExpectedValue(found.native, float64, float64, found.native, float64)
+        return Fault(node, seen, found.native, errors(seen.value, found)[0], 0.0, given)

@@ -17,6 +17,7 @@ from torch import fx
 
 from ..ir import effects
 from ..ir.aliasing import alias_sources
+from ..ir.copies import blank, is_expanded
 from ..ir.program import OutputSpec
 from .compare import Gap, gap, largest
 
@@ -79,10 +80,9 @@ class Shaker:
 
 def dense(value: torch.Tensor) -> torch.Tensor:
     """Memory for a value like this one, laid out as it is where no elements overlap."""
-    pairs = zip(value.shape, value.stride(), strict=True)
-    if any(size > 1 and stride == 0 for size, stride in pairs):
+    if is_expanded(value):
         return torch.empty(value.shape, dtype=value.dtype, device=value.device)
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return blank(value)
 
 
 @dataclass
