@@ -34,7 +34,7 @@ from . import rounding
 from .compare import Gap, gap, is_inexact, tight
 from .reference import Observed, Reference
 from .rounding import Noise, Shaker, Suspect
-from .run import parts_of, walk_parts
+from .run import parts_of, skipped_by, walk_parts
 
 
 class NotConfirmed(Exception):
@@ -302,8 +302,7 @@ class Audit:
         return found
 
     def _skips(self, results: Sequence[Any]) -> set[str]:
-        pairs = zip(self._compiled.outputs, results, strict=True)
-        return {o.target for o, value in pairs if o.kind is OutputKind.SKIP and value.item()}
+        return skipped_by(self._compiled.outputs, results)
 
 
 class _Observer:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import fx
 
 from ..ir import bits
 from ..ir.each import expanded
-from ..ir.names import optimizer_of
-from ..ir.program import OutputKind, OutputSpec, Program, Signature
+from ..ir.program import OutputSpec, Program
 from ..lower import Lowered
 from ..options.options import Options
 from ..passes import Pass
@@ -23,8 +21,9 @@ from .compare import alike
 from .divergence import Culprit, Divergence, divergence
 from .nodewise import Fault, NodewiseComparison, Reference
 from .rank_agreement import SingleRank, collectives_of
+from .run import ends_of
 from .sandbox import ReplaySandbox
-from .trace import Trace, ends_of, region_of, traced
+from .trace import Trace, region_of, traced
 
 
 class ProgramComparison:
@@ -53,8 +52,8 @@ class ProgramComparison:
         reference = self._known(float64=not self._exact)
         with self._sandbox.values(program.signature) as values:
             trace = traced(program, outputs, values, in_place=in_place)
-            states = _states(program.signature, values) if in_place else {}
-            ends = _without_skipped(ends_of(trace, outputs, states))
+            inputs = zip(program.signature.inputs, values, strict=True) if in_place else ()
+            ends = ends_of(outputs, trace.results, inputs)
             forced = NodewiseComparison(reference, trace.seen, ends, exact=self._exact)
             faults = forced.faults()
             fault = next(faults, None)
@@ -71,11 +70,10 @@ class ProgramComparison:
         reference = self._known(float64=True)
         with self._sandbox.values(executable.signature) as values:
             results = executable.function(values)
-            graph = dict(zip(executable.outputs, results, strict=True))
-            graph = {**_states(executable.signature, values), **graph}
+            inputs = zip(executable.signature.inputs, values, strict=True)
+            graph = ends_of(executable.outputs, results, inputs)
         exact, eager = reference.ends(reference.exact), reference.ends(reference.low)
-        written = _without_skipped({**exact, **graph})
-        errors = result_errors({o: v for o, v in exact.items() if o in written}, graph, eager)
+        errors = result_errors({o: v for o, v in exact.items() if o in graph}, graph, eager)
         return Accuracy(errors, found, tuple(reference.runner.fallbacks.items()))
 
     def _is_wrong(self, program: Program) -> bool:
@@ -102,23 +100,6 @@ class ProgramComparison:
                 known = Reference.of(self.program, values, float64=float64)
             self._reference = known
         return known
-
-
-def _states(signature: Signature, values: Sequence[Any]) -> dict[OutputSpec, Any]:
-    """The values of the inputs as outputs: states after a program that writes in place."""
-    pairs = zip(signature.inputs, values, strict=True)
-    return {OutputSpec(OutputKind.UPDATE, spec.fqn): value for spec, value in pairs}
-
-
-def _without_skipped(ends: Mapping[OutputSpec, Any]) -> dict[OutputSpec, Any]:
-    """The outputs but for states of optimizers whose step the grad scaler skipped."""
-    flags = ((out, value) for out, value in ends.items() if out.kind is OutputKind.SKIP)
-    skipped = {out.target for out, value in flags if bool(value)}
-    return {
-        out: value
-        for out, value in ends.items()
-        if out.kind is not OutputKind.UPDATE or optimizer_of(out.target) not in skipped
-    }
 
 
 def _divergence_of(fault: Fault, program: Program, trace: Trace, *, exact: bool) -> Divergence:

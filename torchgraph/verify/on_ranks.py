@@ -20,12 +20,12 @@ from ..distributed.ranks import ranks_of, simulated_rank
 from ..errors import InvalidOption, NotSupported
 from ..ir import bits
 from ..ir.copies import copied
-from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, Program, Role
 from ..live.inputs import Call
 from ..record.compare.predicted import first_values, predicted
 from .bound import Bound
 from .lockstep import Groups, run
+from .run import ends_of
 from .start import now
 
 
@@ -161,13 +161,12 @@ class _Rank:
 
     def take(self, number: int, results: Sequence[Any]) -> None:
         """Take over the results of a step: outputs, and new values of states."""
-        pairs = list(zip(self.program.signature.outputs, results, strict=True))
-        skipped = {out.target for out, v in pairs if out.kind is OutputKind.SKIP and bool(v)}
+        ends = ends_of(self.program.signature.outputs, results).items()
         places = {spec.fqn: place for place, spec in enumerate(self.program.signature.inputs)}
-        for out, value in pairs:
-            if out.kind is OutputKind.UPDATE and optimizer_of(out.target) not in skipped:
+        for out, value in ends:
+            if out.kind is OutputKind.UPDATE:
                 self._values[places[out.target]] = value
-        users = [value for out, value in pairs if out.kind is OutputKind.USER]
+        users = [value for out, value in ends if out.kind is OutputKind.USER]
         tree, call = self._replay.captured.out_tree, self.calls[number]
         self.outputs.append(tree.made(users[: len(tree.names)], call.args, call.kwargs))
 

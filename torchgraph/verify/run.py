@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,8 +10,9 @@ from torch import fx
 
 from ..distributed.collective_log import CollectiveLog
 from ..ir import effects
+from ..ir.names import optimizer_of
 from ..ir.ops import wait_for_collective
-from ..ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program
+from ..ir.program import SKIPPED_BY, InputSpec, OutputKind, OutputSpec, Program
 from ..live.micro_batch import chunk
 from ..lower import packed
 from ..lower.split import split
@@ -88,6 +89,31 @@ def arguments(node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[tuple[Any, 
 def value_of(argument: Any, values: Mapping[fx.Node, Any]) -> Any:
     """An argument of fx with the values of its nodes."""
     return fx.map_arg(argument, values.__getitem__)
+
+
+def skipped_by(outputs: Sequence[OutputSpec], results: Sequence[Any]) -> set[str]:
+    """``optimizer.0``, ...: those whose step the grad scaler skipped."""
+    pairs = zip(outputs, results, strict=True)
+    return {out.target for out, value in pairs if out.kind is OutputKind.SKIP and bool(value)}
+
+
+def ends_of(
+    outputs: Sequence[OutputSpec],
+    results: Sequence[Any],
+    inputs: Iterable[tuple[InputSpec, Any]] = (),
+) -> dict[OutputSpec, Any]:
+    """The value of each output, but for states of optimizers whose step was skipped.
+
+    Args:
+        inputs: those of a program that writes in place, which are outputs, too.
+    """
+    states = {OutputSpec(OutputKind.UPDATE, spec.fqn): value for spec, value in inputs}
+    skipped = skipped_by(outputs, results)
+    return {
+        out: value
+        for out, value in {**states, **dict(zip(outputs, results, strict=True))}.items()
+        if out.kind is not OutputKind.UPDATE or optimizer_of(out.target) not in skipped
+    }
 
 
 # --- micro-batches --------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, OutputSpec, Signature
 from ..live.inputs import Call
 from ..live.random_state import TorchRandomState
 from ..live.step import Step
 from .bound import Bound
 from .eager import GENERATOR
+from .run import ends_of
 from .start import inputs_of
 
 
@@ -49,17 +49,13 @@ class ReplaySandbox:
         with self.values(signature) as values:
             returned = function(values)
             generator = torch.get_rng_state()
-        pairs = list(zip(outputs, returned, strict=True))
-        skipped = {o.target for o, v in pairs if o.kind is OutputKind.SKIP and v.item()}
-        ends = {
-            out.target: value
-            for out, value in pairs
-            if out.kind is OutputKind.UPDATE
-            and not out.target.startswith("derived.")
-            and optimizer_of(out.target) not in skipped
+        ends = ends_of(outputs, returned).items()
+        users = [(f"output{out.target}", v) for out, v in ends if out.kind is OutputKind.USER]
+        states = {out.target: value for out, value in ends if out.kind is OutputKind.UPDATE}
+        return {
+            **dict(users[: self._returned]),
+            **self._statics,
+            **{leaf.fqn: value for leaf, value in zip(leaves, values, strict=False)},
+            **{name: value for name, value in states.items() if not name.startswith("derived.")},
+            GENERATOR: generator,
         }
-        users = [(out, value) for out, value in pairs if out.kind is OutputKind.USER]
-        found = {f"output{out.target}": value for out, value in users[: self._returned]}
-        found.update(self._statics)
-        found.update((leaf.fqn, value) for leaf, value in zip(leaves, values, strict=False))
-        return {**found, **ends, GENERATOR: generator}

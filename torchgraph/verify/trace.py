@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,14 +75,3 @@ def traced(
 
     trace.results = walk(program, values, after, outputs=outputs)
     return trace
-
-
-def ends_of(
-    trace: Trace, outputs: Sequence[OutputSpec], states: Mapping[OutputSpec, Any]
-) -> dict[OutputSpec, Any]:
-    """The value of each output.
-
-    Args:
-        states: what inputs hold after a program that writes in place; empty for another.
-    """
-    return {**states, **dict(zip(outputs, trace.results, strict=True))}
