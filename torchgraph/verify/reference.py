@@ -7,8 +7,9 @@ about the same gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -18,19 +19,18 @@ from ..collection import afresh
 from ..distributed.collective_log import CollectiveLog
 from ..ir.program import OutputSpec, Program, Role, Signature, identity
 from ..lower import Crossing, Region
-from .rounding import Look, dense
+from .rounding import dense
 from .run import PartRun, walk_parts
 
 Given = Mapping[str, torch.Tensor]
 """Node of a part -> the value to go on with."""
 
 
-class StepOutput(NamedTuple):
-    """An output of a step, its value, and its node; a constant has no node."""
+ValueKey = OutputSpec | tuple[int, int, str]
+"""An output of the step; or the part of the program, its run and the name of a node."""
 
-    out: OutputSpec
-    value: object
-    node: Argument
+Look = Callable[[ValueKey, Argument, object], None]
+"""Called for each value that can be compared: its key, its node or constant, the value."""
 
 
 class Observed:
@@ -48,21 +48,23 @@ class Observed:
         """For each result of a region the name of its counterpart."""
         self.complete = all(all(wanted) for wanted in self._wanted.values())
         """True when each value that crosses has its counterpart in the `aten` program."""
-        self._runs: dict[int, list[dict[str, torch.Tensor]]] = {}
+        self._runs: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+        """By part, and run of the part."""
         self._seen: dict[Region, int] = {}
         self._failure: Exception | None = None
         self.collectives = CollectiveLog()
         """The results of its collectives."""
 
-    def begin(self) -> None:
-        """Start copying the outputs of regions."""
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Copy the outputs of regions in the block."""
         for region in self._regions:
             region.observer = self._see
-
-    def end(self) -> None:
-        """Stop copying the outputs of regions."""
-        for region in self._regions:
-            region.observer = None
+        try:
+            yield
+        finally:
+            for region in self._regions:
+                region.observer = None
 
     def check(self) -> None:
         """Raise the error of a copy that failed: most likely memory ran out."""
@@ -81,8 +83,7 @@ class Observed:
 
     def of(self, part: int, run: int) -> Given:
         """The values copied in one run of a part."""
-        runs = self._runs.get(part, [])
-        return runs[run] if run < len(runs) else {}
+        return self._runs.get((part, run), {})
 
     def _see(self, region: Region, outputs: Sequence[torch.Tensor]) -> None:
         run = self._seen.get(region, 0)
@@ -99,10 +100,7 @@ class Observed:
             self._failure = afresh(failure)
             self._runs.clear()
             return
-        runs = self._runs.setdefault(part, [])
-        while len(runs) <= run:
-            runs.append({})
-        runs[run].update(copies)
+        self._runs.setdefault((part, run), {}).update(copies)
 
 
 def _tensors(program: Program) -> Iterator[tuple[Crossing, str]]:
@@ -131,10 +129,8 @@ class Reference:
         self._observed = observed
         self._nodes = {out: node for part in parts for out, node in part.returns()}
 
-    def run(
-        self, values: Sequence[object], look: Look, moves: Moves | None = None
-    ) -> list[StepOutput]:
-        """Each output of the step, its value, and its node where there is one."""
+    def run(self, values: Sequence[object], look: Look, moves: Moves | None = None) -> None:
+        """Run the step: ``look`` is called for what was observed, then for each output."""
         log = self._observed.collectives
         log.rewind()
 
@@ -151,5 +147,5 @@ class Reference:
             # In the program's layout: what reads memory in order shall read what was meant.
             return dense(value).copy_(given)
 
-        found = walk_parts(self._program, self._parts, values, after, log)
-        return [StepOutput(out, value, self._nodes[out]) for out, value in found.items()]
+        for out, value in walk_parts(self._program, self._parts, values, after, log).items():
+            look(out, self._nodes[out], value)

@@ -9,7 +9,6 @@ rounding of its dtype, and what comes out differently is what compiled code may 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,7 +17,6 @@ from torch import fx
 from ..ir import effects
 from ..ir.aliasing import alias_sources
 from ..ir.copies import blank, is_expanded
-from ..ir.program import OutputSpec
 from .compare import Gap, gap, largest
 
 MARGIN = 3
@@ -119,10 +117,3 @@ class Suspect:
     def explained(self) -> bool:
         """True when noise does as much."""
         return self.gap.within(self.allowed)
-
-
-ValueKey = OutputSpec | tuple[int, int, str]
-"""An output of the step; or the part of the program, its run and the name of a node."""
-
-Look = Callable[[ValueKey, fx.Node | None, object], None]
-"""A callback for each value that can be compared: its key, its node, the value."""
