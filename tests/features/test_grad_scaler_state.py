@@ -14,8 +14,8 @@ from tests.support import settle
 from torchgraph.errors import CaptureError, InvalidOption, NotSupported, StateDictMismatch
 from torchgraph.inspect import check
 from torchgraph.live.step import Step
-from torchgraph.verify.sandbox import ReplaySandbox
-from torchgraph.verify.trace import traced
+from torchgraph.verify.nodewise import traced
+from torchgraph.verify.start import ReplaySandbox
 
 OPTIMIZERS = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),

@@ -27,7 +27,7 @@ from ..verify.divergence import ABSENT, CAPTURE, Divergence as Divergence, diver
 from ..verify.eager import Eager, Journal
 from ..verify.eager_values import Follower
 from ..verify.rank_agreement import SingleRank, collectives_of, deciding
-from ..verify.sandbox import ReplaySandbox
+from ..verify.start import ReplaySandbox
 
 FLOAT64 = "float64"
 

@@ -27,7 +27,7 @@ from ..ir.copies import copy_of, fill
 from ..ir.each import expanded
 from ..ir.names import optimizer_of
 from ..ir.nodes import operand
-from ..ir.program import InputSpec, OutputKind, OutputSpec, Program, provenance
+from ..ir.program import OutputKind, OutputSpec, Program, provenance
 from ..library import ValueMoved
 from ..live.random_state import TorchRandomState
 from ..lower import Lowered, Plan, Region
@@ -35,6 +35,7 @@ from .compare import Gap, gap, is_inexact, tight
 from .reference import Observed, Reference, ValueKey
 from .rounding import RUNS, Noise, Shaker, Suspect
 from .run import parts_of, skipped_by, walk_parts
+from .start import make_casts
 
 
 class NotConfirmed(Exception):
@@ -197,14 +198,15 @@ class Audit:
             start.random.put_back()
         return True
 
-    def _given(self, start: _Start) -> list[object]:
+    def _given(self, start: _Start) -> list[Any]:
         """The inputs of the `aten` program, as they were when the call began."""
-        return [
-            start.value(self._places[spec.fqn])
-            if spec.derived_from is None
-            else _cast(start.value(self._places[spec.derived_from]), spec)
-            for spec in self.program.signature.inputs
+        signature = self.program.signature
+        given = [
+            None if spec.derived_from is not None else start.value(self._places[spec.fqn])
+            for spec in signature.inputs
         ]
+        make_casts(signature, given)
+        return given
 
     def _undo(self, start: _Start) -> None:
         start.put_back()
@@ -325,11 +327,6 @@ class _Observer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._update, name)
-
-
-def _cast(source: torch.Tensor, spec: InputSpec) -> torch.Tensor:
-    assert spec.meta is not None
-    return torch.empty_like(source, dtype=spec.meta.dtype).copy_(source)
 
 
 def _no_memory(failure: BaseException) -> bool:

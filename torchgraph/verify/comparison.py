@@ -19,11 +19,10 @@ from .accuracy import Accuracy, result_errors
 from .bisection import Bisection
 from .compare import alike
 from .divergence import Culprit, Divergence, divergence
-from .nodewise import Fault, NodewiseComparison, Reference
+from .nodewise import CapturedValues, Fault, NodewiseComparison, Trace, region_of, traced
 from .rank_agreement import SingleRank, collectives_of
 from .run import ends_of
-from .sandbox import ReplaySandbox
-from .trace import Trace, region_of, traced
+from .start import ReplaySandbox
 
 
 class ProgramComparison:
@@ -42,7 +41,7 @@ class ProgramComparison:
         self._sandbox = sandbox
         self._ranks = ranks
         self._exact = exact
-        self._reference: Reference | None = None
+        self._reference: CapturedValues | None = None
 
     def fault_of(
         self, program: Program, outputs: Sequence[OutputSpec] = (), *, in_place: bool = False
@@ -93,11 +92,11 @@ class ProgramComparison:
             wrong = any(not bits.same(ends.get(out), value) for out, value in expected.items())
         return self._ranks.any(wrong)
 
-    def _known(self, *, float64: bool) -> Reference:
+    def _known(self, *, float64: bool) -> CapturedValues:
         known = self._reference
         if known is None or (float64 and not known.exact):
             with self._sandbox.values(self.program.signature) as values:
-                known = Reference.of(self.program, values, float64=float64)
+                known = CapturedValues.of(self.program, values, float64=float64)
             self._reference = known
         return known
 

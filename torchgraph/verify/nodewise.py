@@ -8,6 +8,7 @@ has no value for is computed in between, for the next that it has.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,76 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..ir import bits
+from ..ir import bits, effects
 from ..ir.ops import UNSET, base_name
-from ..ir.program import OutputKind, OutputSpec, Program
+from ..ir.program import OutputKind, OutputSpec, Program, identity
+from ..lower import Region
 from .compare import ExpectedValue, errors, is_right
 from .float64 import Float64Runner, each, like, to_float64
 from .run import arguments, value_of, walk
-from .trace import Seen
+
+
+@dataclass
+class Seen:
+    """A value, and the node that computed it."""
+
+    value: Any
+    node: fx.Node | None
+    """None for what leaves a compiled region."""
+    region: str = ""
+
+
+@dataclass
+class Trace:
+    """The values of one run of a program."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    """By the name of the captured node; see `identity`."""
+    others: dict[fx.Node, Any] = field(default_factory=dict)
+    """Values that stand for no captured node's; none of a program that writes in place."""
+    results: tuple[Any, ...] = ()
+
+
+def region_of(node: fx.Node) -> Region | None:
+    """The compiled region that computes ``node``, a call or one of its results."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node.target if isinstance(node.target, Region) else None
+
+
+def traced(
+    program: Program,
+    outputs: Sequence[OutputSpec],
+    values: Sequence[Any],
+    *,
+    in_place: bool = False,
+) -> Trace:
+    """Run a program, op by op, over ``values``, which an in-place one writes.
+
+    Args:
+        outputs: what it returns.
+    """
+    trace = Trace()
+
+    def after(node: fx.Node, value: Any) -> Any:
+        if node.op != "call_function" or effects.of(node).expects:
+            return value
+        if isinstance(node.target, Region):
+            for crossing, one in zip(node.target.crossings, value, strict=False):
+                if crossing.identity:
+                    seen = Seen(one.clone(), None, node.target.__name__)
+                    trace.seen.setdefault(crossing.identity, seen)
+        elif identity(node) and region_of(node) is None:
+            kept = value
+            if in_place and isinstance(value, torch.Tensor):
+                kept = value.detach().clone()  # what is written later shall not change it
+            trace.seen.setdefault(identity(node), Seen(kept, node))
+        elif not in_place:
+            trace.others[node] = value
+        return value
+
+    trace.results = walk(program, values, after, outputs=outputs)
+    return trace
 
 
 @dataclass
@@ -44,7 +108,7 @@ class Fault:
 
 
 @dataclass
-class Reference:
+class CapturedValues:
     """The values of the captured program, in its own dtypes as in eager, and in float64."""
 
     program: Program
@@ -55,7 +119,7 @@ class Reference:
     runner: Float64Runner = field(default_factory=Float64Runner)
 
     @classmethod
-    def of(cls, program: Program, values: Sequence[Any], *, float64: bool) -> Reference:
+    def of(cls, program: Program, values: Sequence[Any], *, float64: bool) -> CapturedValues:
         """Run ``program`` over values, and in float64 as well where ``float64``."""
         found = cls(program)
 
@@ -96,7 +160,7 @@ class NodewiseComparison:
 
     def __init__(
         self,
-        reference: Reference,
+        reference: CapturedValues,
         seen: Mapping[str, Seen],
         ends: Mapping[OutputSpec, Any],
         *,
@@ -207,3 +271,6 @@ class NodewiseComparison:
         float64 = to_float64(found.native)
         found = ExpectedValue(found.native, float64, float64, found.native, float64)
         return Fault(node, seen, found.native, errors(seen.value, found)[0], 0.0, given)
+
+
+Values = Sequence[Any]

@@ -26,7 +26,7 @@ from ..record.compare.predicted import first_values, predicted
 from .bound import Bound
 from .lockstep import Groups, run
 from .run import ends_of
-from .start import now
+from .start import make_casts, now
 
 
 @dataclass
@@ -153,10 +153,7 @@ class _Rank:
                     f"{tuple(first.shape)}: one program runs all calls."
                 )
             self._values[place] = value
-        by_fqn = {spec.fqn: value for spec, value in zip(inputs, self._values, strict=True)}
-        for place, spec in enumerate(inputs):
-            if spec.derived_from is not None and spec.meta is not None:
-                self._values[place] = by_fqn[spec.derived_from].to(spec.meta.dtype)
+        make_casts(self.program.signature, self._values)
         return self._values
 
     def take(self, number: int, results: Sequence[Any]) -> None:

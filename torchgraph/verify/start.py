@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from ..ir.copies import copied
-from ..ir.program import Role
+from ..ir.program import OutputKind, OutputSpec, Role, Signature
 from ..live.inputs import Call
 from ..live.random_state import TorchRandomState
-from ..live.step import Leaf
+from ..live.step import Leaf, Step
 from ..record.compare.batch import Batch
 from ..record.ops.threads import OtherThreads
 from .bound import Bound
+from .eager import GENERATOR
+from .run import ends_of
 
 
 def inputs_of(leaves: Iterable[Leaf], arguments: Iterable[torch.Tensor]) -> list[Any]:
@@ -28,6 +31,14 @@ def now(leaf: Leaf) -> Any:
     """The tensor of a leaf, or the number that is there now."""
     is_bound = leaf.role is Role.INPUT or isinstance(leaf.value, torch.Tensor)
     return leaf.value if is_bound else leaf.read()
+
+
+def make_casts(signature: Signature, values: list[Any]) -> None:
+    """Put the casts that are kept between calls into ``values``, those of the inputs before."""
+    by_fqn = {spec.fqn: value for spec, value in zip(signature.inputs, values, strict=False)}
+    for place, spec in enumerate(signature.inputs):
+        if spec.derived_from is not None and spec.meta is not None:
+            values[place : place + 1] = [by_fqn[spec.derived_from].to(spec.meta.dtype)]
 
 
 _NO_BATCH = Batch((), (), ())
@@ -152,3 +163,43 @@ class OnCopies(NamedTuple):
     def results(self) -> Sequence[torch.Tensor]:
         """One step: all that the program returns."""
         return self.replay.results(self.given)
+
+
+class ReplaySandbox:
+    """Copies of the inputs of one call, on which programs run without side effects."""
+
+    def __init__(self, replay: Bound, call: Call, step: Step) -> None:
+        self._replay = replay
+        self._call = replay.captured.side_effects.extended(call)
+        self._returned = len(replay.captured.out_tree.names)
+        self._statics: dict[str, Any] = {static.fqn: static.value for static in step.statics}
+
+    @contextmanager
+    def values(self, signature: Signature) -> Iterator[list[Any]]:
+        """Copies of the inputs of a program; restores the random state after the block."""
+        values = inputs_of(self._replay.leaves, self._call.tensors)
+        make_casts(signature, values)
+        with torch.enable_grad(), TorchRandomState().kept():
+            yield values
+
+    def run(
+        self,
+        function: Callable[[Sequence[object]], Sequence[Any]],
+        outputs: Sequence[OutputSpec],
+        signature: Signature,
+    ) -> dict[str, object]:
+        """The results of a step and every state after it, by name."""
+        leaves = self._replay.leaves
+        with self.values(signature) as values:
+            returned = function(values)
+            generator = torch.get_rng_state()
+        ends = ends_of(outputs, returned).items()
+        users = [(f"output{out.target}", v) for out, v in ends if out.kind is OutputKind.USER]
+        states = {out.target: value for out, value in ends if out.kind is OutputKind.UPDATE}
+        return {
+            **dict(users[: self._returned]),
+            **self._statics,
+            **{leaf.fqn: value for leaf, value in zip(leaves, values, strict=False)},
+            **{name: value for name, value in states.items() if not name.startswith("derived.")},
+            GENERATOR: generator,
+        }

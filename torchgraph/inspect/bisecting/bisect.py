@@ -32,7 +32,7 @@ from ...options.checking import OWN_CHECK, PositiveInt, checked, shown
 from ...replay.replay import Replay
 from ...verify.divergence import Divergence
 from ...verify.infinities import all_finite, kinds_of
-from ...verify.sandbox import ReplaySandbox
+from ...verify.start import ReplaySandbox
 from ...verify.watch import OpCall, Watch, first_growth, watched
 from ..check import check
 from .script import write
