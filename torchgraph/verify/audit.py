@@ -22,7 +22,6 @@ from torch.fx.node import Argument
 
 from ..collection import afresh
 from ..errors import BackendWarning, SourceLine, warn
-from ..ir import effects
 from ..ir.copies import copy_of, fill
 from ..ir.each import expanded
 from ..ir.names import optimizer_of
@@ -31,6 +30,7 @@ from ..ir.program import OutputKind, OutputSpec, Program, provenance
 from ..library import ValueMoved
 from ..live.random_state import TorchRandomState
 from ..lower import Lowered, Plan, Region
+from ..lower.agreements import communicates
 from .compare import Gap, gap, is_inexact, tight
 from .reference import Observed, Reference, ValueKey
 from .rounding import RUNS, Noise, Shaker, Suspect
@@ -89,7 +89,7 @@ class Audit:
         self._parts = parts_of(self._single)
         self.undone = False
         """True when the last run has failed, and nothing of it was kept."""
-        self._communicates = any(effects.of(node).communicates for node in program.nodes)
+        self._communicates = communicates(program)
         self._pending = mode != "off"
         self._redraws = any(region.effects.random for region in regions)
         """Compiled code draws other numbers: the draws count as noise, too."""

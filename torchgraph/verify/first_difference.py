@@ -8,11 +8,11 @@ import torch
 from torch import fx
 
 from ..errors import SourceLine
-from ..ir import effects
 from ..ir.bits import fingerprint
 from ..ir.program import OutputKind, Program, identity
 from ..live.inputs import Call
 from ..live.random_state import TorchRandomState
+from ..lower.agreements import communicates
 from .audit import line_of, op_of
 from .bound import Bound
 from .run import Stop, walk
@@ -34,13 +34,9 @@ def place_of(replay: Bound, start: Start, call: Call, value: str) -> NodePlace:
     ``value``: an output or a state of the program of ``replay`` that differs from eager's.
     """
     captured, program = replay.captured.program, replay.aten_program
-    try:
-        extended = replay.captured.side_effects.extended(call, start.places)
-        found = _changed(captured, program, start.inputs(replay, extended))
-    except _Untold:
-        found, as_recorded = None, False
-    else:
-        as_recorded = found is None
+    extended = replay.captured.side_effects.extended(call, start.places)
+    told, found = _compared(captured, program, start.inputs(replay, extended))
+    as_recorded = told and found is None
     what = "the first node that differs is" if found is not None else "computed by"
     found = found or _computes(program, value)
     if found is None:
@@ -48,22 +44,13 @@ def place_of(replay: Bound, start: Start, call: Call, value: str) -> NodePlace:
     return NodePlace(f"; {what} {found.name} ({op_of(found)})", line_of(found), as_recorded)
 
 
-class _Untold(Exception):
-    """Two programs cannot be compared node by node."""
-
-
-def _changed(captured: Program, program: Program, values: list[Any]) -> fx.Node | None:
-    """The first node of ``program`` with another value than its counterpart in ``captured``.
-
-    Raises:
-        _Untold: the two cannot be compared.
-    """
-    simple = program.signature.micro_batches == 1 and not any(
-        effects.of(node).communicates for node in captured.nodes
-    )
-    same_inputs = len(list(captured.placeholders)) == len(list(program.placeholders))
-    if not (simple and same_inputs):
-        raise _Untold
+def _compared(
+    captured: Program, program: Program, values: list[Any]
+) -> tuple[bool, fx.Node | None]:
+    """Whether two programs can be compared by node, and the first of ``program`` that differs."""
+    simple = program.signature.micro_batches == 1 and not communicates(captured)
+    if not simple or len(captured.placeholders) != len(program.placeholders):
+        return False, None
     gpus = {value.device for value in values if isinstance(value, torch.Tensor) and value.is_cuda}
     before = TorchRandomState(gpus)
     expected: dict[str, bytes] = {}
@@ -82,15 +69,13 @@ def _changed(captured: Program, program: Program, values: list[Any]) -> fx.Node 
         return value
 
     try:
-        with torch.no_grad():
+        with before.kept(), torch.no_grad():
             walk(captured, values, note)
             before.put_back()
             walk(program, values, compare)
-        return next(iter(changed), None)
-    except Exception as error:  # then the value that differs in the end is named
-        raise _Untold from error
-    finally:
-        before.put_back()
+    except Exception:  # then the value that differs in the end is named
+        return False, None
+    return True, next(iter(changed), None)
 
 
 def _computes(program: Program, value: str) -> fx.Node | None:
