@@ -129,7 +129,7 @@ class _Check:
         self._options = options
         self._ranks = ranks
         self._reaches: tuple[str, ...] = ()
-        """What differs on this rank in the end."""
+        """Outputs and states that differ on this rank in the end."""
         self._executable = op_by_op(replay.executable, replay.program)
         self._exact = _promises_bits(replay)
         self._expected = eager.run()

@@ -30,7 +30,7 @@ class Bound(Protocol):
         """The program after all passes."""
 
     def over(self, captured: Captured, *, audited: bool = False) -> Bound:
-        """The same over other objects, op by op; compared with `aten` if ``audited``."""
+        """A program like it over other objects, op by op; compared with `aten` if ``audited``."""
 
     def results(self, call: Call) -> Sequence[torch.Tensor]:
         """One step: all that the program returns."""

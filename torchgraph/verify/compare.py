@@ -112,7 +112,7 @@ class ExpectedValue:
     perturbed: Any = None
     """In float64, with noise in the last bit of everything that it depends on."""
     eager: Any = None
-    """What eager has."""
+    """Eager's value."""
     eager_float64: Any = None
     """In float64, from what eager had at the same places."""
 

@@ -48,7 +48,7 @@ class Journal(TorchDispatchMode):
         self.value: torch.Tensor | None = None
         """That at the wanted place."""
         self.arguments: list[object] = []
-        """What the op at the wanted place was given, tensors copied."""
+        """The arguments of the op at the wanted place, tensors copied."""
         self._wanted = wanted
         self._position = 0
 

@@ -94,9 +94,9 @@ class Fault:
 
     captured: fx.Node
     seen: Seen
-    """What the other program has there."""
+    """The other program's value there."""
     expected: Any
-    """What the captured node gives for the same inputs, in the program's dtype."""
+    """The value of the captured node for the same inputs, in the program's dtype."""
     error: float
     """How far it is from that in float64."""
     allowed: float

@@ -34,7 +34,7 @@ class RankRun:
     """The results of one rank of a simulated world."""
 
     outputs: list[Any] = field(default_factory=list)
-    """What each step returns."""
+    """The result of each step."""
     states: dict[str, Any] = field(default_factory=dict)
     """Parameters, buffers and what optimizers keep, after the last step, by name: of what lies in
     parts on the ranks, the part of this one."""
@@ -112,7 +112,7 @@ class _Rank:
         }
         self.random = random
         self.begins: dict[str, torch.Tensor] = {}
-        """What a real rank would be sent by the first before its first step."""
+        """Values that a real rank would be sent by the first before its first step."""
         self.outputs: list[Any] = []
         self._values = values
 

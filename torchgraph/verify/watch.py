@@ -39,7 +39,7 @@ class _Trail:
     leaks: bool = False
     """True when a result is bad, and was not in the good step, that nothing bad leads to."""
     _begun: dict[fx.Node, dict[fx.Node, None]] = field(default_factory=dict)
-    """What is bad -> the nodes where that began."""
+    """Bad node -> the nodes where that began."""
     _calls: dict[fx.Node, OpCall] = field(default_factory=dict)
 
     def fine(self, node: fx.Node) -> None:
@@ -96,7 +96,7 @@ class Watch:
         self.sizes: dict[str, float] = {}
         """The largest magnitude of each node, of its finite elements."""
         self.kinds: dict[str, frozenset[str]] = {}
-        """What is not finite in each node's value, where something is not."""
+        """The kinds of elements that are not finite in each node's value, if any."""
         self._wanted = wanted
         self._trails = [*map(_Trail, expected), _Trail(AnyIsBad())]
         """The last for a step in which all that is bad may be."""
