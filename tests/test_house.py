@@ -43,7 +43,7 @@ FLOORS = (
     {"blocks", "guards", "passes"},
     {"live", "effects"},
     {"lower", "record"},
-    {"capture"},
+    {"capture", "verify"},
     {"history", "pipeline", "replay"},
     {"calls"},
     {"buckets", "deploy", "inspect", "saved"},

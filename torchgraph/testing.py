@@ -15,11 +15,11 @@ from .config import GraphConfig
 from .counters import Counters as Counters, counters as counters
 from .errors import InvalidOption, ParityError
 from .graph import Graph
-from .inspect.checking.on_ranks import RankRun as RankRun, run_on_ranks as run_on_ranks
 from .ir.program import Program
 from .options.checking import NotNegative, checked, shown
 from .options.options import PassOptions
 from .passes import Pass, run
+from .verify.on_ranks import RankRun as RankRun, run_on_ranks as run_on_ranks
 
 __all__ = [
     "Counters",

@@ -13,8 +13,8 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.support import thinned
-from torchgraph.calls import confirm
 from torchgraph.errors import ConfirmWarning
+from torchgraph.verify import confirm
 
 RATE = 0.02
 

@@ -19,8 +19,8 @@ from tests.contract.models import Eval, Function, Train, data, made, same
 from torchgraph.calls import recordings
 from torchgraph.errors import EagerWarning
 from torchgraph.live.inputs import Inputs
-from torchgraph.replay.batch import Batch, MemoryLocation
 from torchgraph.testing import counters
+from torchgraph.verify.batch import Batch, MemoryLocation
 
 
 def served(graph: Any, *args: Any) -> bool:

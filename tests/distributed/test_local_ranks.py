@@ -24,9 +24,9 @@ import torchgraph as tg
 from tests.distributed import spawn
 from torchgraph.distributed.errors import RanksOutOfStep
 from torchgraph.errors import InvalidOption, NotSupported
-from torchgraph.inspect.checking import lockstep
 from torchgraph.library import ValueMoved
 from torchgraph.testing import run_on_ranks
+from torchgraph.verify import lockstep
 
 STEPS = 4
 

@@ -1,6 +1,6 @@
 """What a rank that is alone decides with all others."""
 
-from torchgraph.inspect.checking.rank_agreement import SingleRank
+from torchgraph.verify.rank_agreement import SingleRank
 
 
 def test_who_is_alone_decides_alone():

@@ -13,9 +13,9 @@ from tests.parity.models import Mlp
 from tests.support import settle
 from torchgraph.errors import CaptureError, InvalidOption, NotSupported, StateDictMismatch
 from torchgraph.inspect import check
-from torchgraph.inspect.checking.sandbox import ReplaySandbox
-from torchgraph.inspect.checking.trace import traced
 from torchgraph.live.step import Step
+from torchgraph.verify.nodewise import traced
+from torchgraph.verify.start import ReplaySandbox
 
 OPTIMIZERS = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),

@@ -15,8 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import torchgraph as tg
 from tests import support
 from torchgraph import _extension
-from torchgraph.calls import confirm
 from torchgraph.errors import ConfirmWarning, EagerWarning, SharedMemory
+from torchgraph.verify import confirm
 
 
 class Rule:

@@ -39,8 +39,8 @@ from torchgraph.errors import BackendWarning, ConfirmWarning, InvalidOption
 from torchgraph.ir.program import Program
 from torchgraph.lower import Target
 from torchgraph.lower.inductor import job
-from torchgraph.replay.audit import audit as confirm
 from torchgraph.replay.cuda.graphs import CudaGraphs
+from torchgraph.verify import audit as confirm
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -13,12 +13,12 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.lower.conftest import Interpretation
-from torchgraph.calls.spot_checks import memory
 from torchgraph.calls.spot_checks.schedule import following
 from torchgraph.errors import ConfirmWarning, InvalidOption
 from torchgraph.passes import Pass
 from torchgraph.replay import switch
 from torchgraph.replay.replay import Replay
+from torchgraph.verify import memory
 
 aten = torch.ops.aten
 

@@ -32,10 +32,11 @@ from ..record.compare.outcome import Outcome, repeated_in
 from ..record.compare.predicted import predicted
 from ..record.ops.generators import ELSEWHERE
 from ..record.tape.watch import warn_written
-from ..replay.batch import Batch, WeakConfirmation
+from ..replay.as_eager import as_eager
 from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
-from .confirm import OTHER_DRAWS, Left, Start, as_eager, blame, unlike
+from ..verify.batch import Batch, WeakConfirmation
+from ..verify.confirm import OTHER_DRAWS, Left, Start, blame, unlike
 from .fallback import Fallback
 from .new_signatures import NEW_ARGUMENTS, NewSignatures
 from .ranks.together import NOT_THERE, Together

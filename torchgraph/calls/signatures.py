@@ -15,9 +15,9 @@ from ..options.options import Options
 from ..reasons import Reason
 from ..record.compare.compare import Difference, difference
 from ..record.compare.outcome import Outcome
-from ..replay.batch import Batch
 from ..replay.replay import Replay
-from .confirm import Start
+from ..verify.batch import Batch
+from ..verify.confirm import Start
 
 PATIENCE = 4
 """Recordings in a row that are not the same before a step counts as one that never settles."""

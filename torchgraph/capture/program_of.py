@@ -168,7 +168,7 @@ def _check_branches(program: Program, values: ValueGuard) -> None:
 def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
     """Refuse a step that writes one of two tensors that share memory and then reads the other."""
     tensors = {leaf.fqn: leaf for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
-    written = {out.target for out in program.signature.outputs if out.kind is OutputKind.UPDATE}
+    written = program.signature.written
     for relation in sorted(relations({fqn: leaf.value for fqn, leaf in tensors.items()})):
         names = [name for name in tensors if name in dict(relation)]
         hit = [name for name in names if name in written]

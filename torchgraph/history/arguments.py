@@ -8,7 +8,7 @@ from weakref import ref
 import torch
 
 from .._torch.tensors import version_of
-from ..ir.bits import same_memory
+from ..ir.bits import same_bits
 from ..live.inputs import Call
 
 
@@ -34,7 +34,7 @@ class _Last:
     def still(self, tensor: torch.Tensor) -> bool:
         """True for the same tensor that holds the same; a version alone misses some writes."""
         known = self.tensor() is tensor and version_of(tensor) == self.version
-        return known and same_memory(tensor, self.copy)
+        return known and same_bits(tensor, self.copy)
 
 
 class Arguments:

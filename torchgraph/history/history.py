@@ -10,7 +10,6 @@ from weakref import ref
 
 import torch
 
-from ..ir.program import OutputKind
 from ..live.inputs import Call
 from ..live.random_state import RandomState
 from ..live.snapshot import Snapshot
@@ -149,8 +148,7 @@ def unwritten(replays: Sequence[Replay]) -> set[int]:
     found: set[int] = set()
     written: set[int] = set()
     for replay in replays:
-        outputs = replay.captured.program.signature.outputs
-        names = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        names = replay.captured.program.signature.written
         for leaf in replay.leaves:
             if leaf.fqn in names:
                 written.add(id(leaf.value))

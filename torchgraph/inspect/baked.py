@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 from .._torch import OpOverload, schema_of
 from ..errors import SourceLine
 from ..ir.each import calls
+from ..ir.ops import base_name
 from ..ir.program import Phase, Program, TensorMeta, provenance
 from ..ir.text import value_type
 from ..live.inputs import Call, leaves
-from .ops import base_name
 
 # Numbers of other schema types say how to compute, not with what: sizes, dims, flags.
 _NUMERIC = frozenset({torch.NumberType, torch.FloatType, torch.ComplexType, torch.TensorType})

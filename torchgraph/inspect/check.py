@@ -16,16 +16,18 @@ from ..ir.program import Program
 from ..live.inputs import Call
 from ..live.step import Step
 from ..options.options import Options
+from ..passes import Pass, pipeline
 from ..record.amp import Autocast
 from ..replay.cuda.graphs import op_by_op
 from ..replay.replay import Replay
-from .checking.accuracy import Accuracy as Accuracy
-from .checking.comparison import ProgramComparison, passes_of, promises_bits
-from .checking.divergence import ABSENT, CAPTURE, Divergence as Divergence, divergence
-from .checking.eager_values import Follower
-from .checking.rank_agreement import SingleRank, collectives_of, deciding
-from .checking.sandbox import ReplaySandbox
-from .eager import Eager, Journal
+from ..replay.switch import compiled_passes
+from ..verify.accuracy import Accuracy as Accuracy
+from ..verify.comparison import ProgramComparison
+from ..verify.divergence import ABSENT, CAPTURE, Divergence as Divergence, divergence
+from ..verify.eager import Eager, Journal
+from ..verify.eager_values import Follower
+from ..verify.rank_agreement import SingleRank, collectives_of, deciding
+from ..verify.start import ReplaySandbox
 
 FLOAT64 = "float64"
 
@@ -127,9 +129,9 @@ class _Check:
         self._options = options
         self._ranks = ranks
         self._reaches: tuple[str, ...] = ()
-        """What differs on this rank in the end."""
+        """Outputs and states that differ on this rank in the end."""
         self._executable = op_by_op(replay.executable, replay.program)
-        self._exact = promises_bits(replay)
+        self._exact = _promises_bits(replay)
         self._expected = eager.run()
         whole = expanded(replay.captured.program)
         self._comparison = ProgramComparison(whole, sandbox, ranks, exact=self._exact)
@@ -137,15 +139,19 @@ class _Check:
     def divergence(self) -> Divergence | None:
         """The first wrong node; None for none."""
         executable = self._executable
-        signature = executable.signature
-        got = self._sandbox.run(executable.function, executable.outputs, signature)
+        got = self._sandbox.run(executable.function, executable.outputs, executable.signature)
         reaches = _different(self._expected, got)
         if not self._ranks.any(bool(reaches)):
             return None
         repeatable = not _different(self._expected, self._eager.run())
         self._reaches = tuple(map(str, reaches))
-        stages = (self._capture, self._passes, self._lowered)
-        found = next(filter(None, (self._agreed(*stage()) for stage in stages)), None)
+        program = expanded(self._replay.program)
+        stages = (
+            (self._capture, self._comparison.program),
+            (self._passes, program),
+            (self._lowered, executable.program),
+        )
+        found = next(filter(None, (self._agreed(stage(one), one) for stage, one in stages)), None)
         if found is None and not self._exact:
             return None
         if found is None:  # only the generated function differs
@@ -155,7 +161,13 @@ class _Check:
                 wrong = replace(wrong, lowering=True, blame="lowering")
             found = self._agreed(wrong, self._replay.program)
         assert found is not None
-        return self._measured(replace(found, repeatable=repeatable))
+        accuracy = self.accuracy(found)
+        return replace(
+            found,
+            repeatable=repeatable,
+            graph_error=accuracy.graph,
+            eager_error=accuracy.eager,
+        )
 
     def accuracy(self, found: Divergence | None) -> Accuracy:
         """Errors of all results against float64, beside those of eager."""
@@ -171,59 +183,50 @@ class _Check:
         first = self._ranks.first(place, found)
         return None if first is None else replace(first[1], rank=first[0])
 
-    def _measured(self, found: Divergence) -> Divergence:
-        accuracy = self._comparison.accuracy(self._executable, found)
-        return replace(found, graph_error=accuracy.graph, eager_error=accuracy.eager)
+    def _run(self, program: Program) -> tuple[dict[str, object], tuple[str, ...]]:
+        """The results and states of a run of ``program``, and the names of those not eager's."""
+        signature = program.signature
+        got = self._sandbox.run(lambda values: program.gm(*values), signature.outputs, signature)
+        return got, _different(self._expected, got)
 
-    def _capture(self) -> tuple[Divergence | None, Program]:
+    def _capture(self, whole: Program) -> Divergence | None:
         """The divergence that capture brought; not known on a GPU, where sums may reorder."""
-        whole = self._comparison.program
         if self._replay.devices - {"cpu"}:
-            return None, whole
-        outputs = whole.signature.outputs
-        got = self._sandbox.run(lambda values: whole.gm(*values), outputs, whole.signature)
-        reaches = _different(self._expected, got)
+            return None
+        got, reaches = self._run(whole)
         if not self._ranks.any(bool(reaches)):
-            return None, whole
+            return None
         journal = Journal()
         self._eager.run(journal)
-        follower = Follower(whole, outputs, journal)
-        self._sandbox.run(follower.execute, outputs, whole.signature)
+        follower = Follower(whole, journal)
+        self._sandbox.run(follower.execute, whole.signature.outputs, whole.signature)
         found = follower.divergence(self._eager, self._ranks)
         if not reaches:
-            return None, whole
+            return None
         found = found or self._at_the_end(whole, got, reaches[0])
-        return replace(found, blame=CAPTURE, reaches=tuple(map(str, reaches))), whole
+        return replace(found, blame=CAPTURE, reaches=tuple(map(str, reaches)))
 
-    def _passes(self) -> tuple[Divergence | None, Program]:
-        program = expanded(self._replay.program)
+    def _passes(self, program: Program) -> Divergence | None:
         found = self._comparison.fault_of(program)
-        if not self._ranks.any(found is not None):
-            return None, program
-        if self._exact:
-            outputs = program.signature.outputs
-            signature = program.signature
-            got = self._sandbox.run(lambda values: program.gm(*values), outputs, signature)
-            reaches = _different(self._expected, got)
+        if self._exact and self._ranks.any(found is not None):
+            _, reaches = self._run(program)
             if not reaches:  # it computes something else on the way, and the same in the end
                 found = None
             elif found is not None:
                 found = replace(found, reaches=tuple(map(str, reaches)))
-            if not self._ranks.any(found is not None):
-                return None, program
-        culprit = self._comparison.culprit(passes_of(self._replay, self._options), self._options)
-        if found is not None:
-            found = replace(found, blame="pass" if culprit else "", culprit=culprit)
-        return found, program
+        if not self._ranks.any(found is not None):
+            return None
+        culprit = self._comparison.culprit(*_passes_of(self._replay, self._options), self._options)
+        if found is None:
+            return None
+        return replace(found, blame="pass" if culprit else "", culprit=culprit)
 
-    def _lowered(self) -> tuple[Divergence | None, Program]:
-        executable = self._executable
-        program = executable.program
-        found = self._comparison.fault_of(program, executable.outputs, in_place=True)
-        if found is not None:
-            blame = "inductor" if found.region or self._replay.code.regions else "lowering"
-            found = replace(found, lowering=True, blame=blame)
-        return found, program
+    def _lowered(self, program: Program) -> Divergence | None:
+        found = self._comparison.fault_of(program, self._executable.outputs, in_place=True)
+        if found is None:
+            return None
+        blame = "inductor" if found.region or self._replay.code.regions else "lowering"
+        return replace(found, lowering=True, blame=blame)
 
     def _at_the_end(self, program: Program, got: Mapping[str, object], name: str) -> Divergence:
         """The node that computes the output or state ``name``, when no other could be named."""
@@ -232,6 +235,20 @@ class _Check:
             if name in (out.target, f"output{out.target}") and isinstance(result, fx.Node):
                 node = result
         return divergence(node, self._expected.get(name, ABSENT), got.get(name, ABSENT))
+
+
+def _promises_bits(replay: Replay) -> bool:
+    """True where results equal eager's to the bit: on the CPU, op by op, after exact passes."""
+    exact = all(record.exact for record in replay.program.history)
+    return exact and not replay.code.regions and not replay.devices - {"cpu"}
+
+
+def _passes_of(replay: Replay, options: Options) -> tuple[Program, tuple[Pass, ...]]:
+    """The program that passes began with, and the passes that made the one of ``replay``."""
+    captured = replay.captured.program
+    if replay.code.regions:
+        return expanded(captured), compiled_passes(captured, options)
+    return captured, pipeline(options)
 
 
 def _different(expected: Mapping[str, object], got: Mapping[str, object]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from ..guards import ValueGuard
 from ..ir import effects, text
 from ..ir.each import calls
 from ..ir.names import NameKind, key_of, kind_of, last_of, optimizer_of
+from ..ir.ops import base_name
 from ..ir.program import Phase, Program, Role, provenance
 from ..live.inputs import leaves
 from ..options.checking import shown
@@ -22,7 +23,6 @@ from ..replay.cuda.graphs import cuda_graphs
 from ..replay.replay import Replay
 from . import baked
 from .baked import Baked
-from .ops import base_name
 
 _PLAIN = (bool, int, float, str, type(None))
 

@@ -16,6 +16,7 @@ import torch
 from torch.profiler import record_function
 
 from .._torch import below_autograd
+from ..ir.copies import copied
 from ..ir.program import Role
 from ..live.inputs import Call
 from ..live.step import Step
@@ -27,7 +28,8 @@ from ..options.options import Options
 from ..pipeline.pipelined import Pipelined
 from ..record.amp import Autocast
 from ..replay.replay import Replay
-from .eager import Eager, copied, inputs_of
+from ..verify.eager import Eager
+from ..verify.start import inputs_of
 
 _STEP = "torchgraph eager step"
 

@@ -9,9 +9,9 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload
+from ..ir.ops import base_name
 from ..ir.program import Phase, Program, provenance
 from ..ir.values import leaves
-from .ops import base_name
 
 _HALF = frozenset({torch.float16, torch.bfloat16})
 

@@ -16,10 +16,10 @@ from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
 from ..options.checking import OWN_CHECK, checked
 from ..options.options import Options
-from ..replay.audit.audit import Confirmation
 from ..replay.cache import ProgramCache
 from ..replay.cuda.graphs import status
 from ..replay.replay import Replay
+from ..verify.audit import Confirmation
 from . import baked, facts, peaks, pipelining, recomputation, tables, variants
 from .baked import Baked
 from .facts import (

@@ -17,7 +17,7 @@ from ..debug import screen
 from ..errors import SourceLine
 from ..ir.program import PassRecord, Refusal
 from ..lower.memory.planning import MemoryPlan
-from ..replay.audit.audit import Confirmation
+from ..verify.audit import Confirmation
 from .baked import Baked, BakedKind
 from .facts import (
     Branch,

@@ -8,6 +8,7 @@ import hashlib
 import torch
 
 from .._torch.distributed.held import layout_of, local
+from ..library.expect import equal_bits
 from .text import value_type
 
 _SHOWN = 4
@@ -18,21 +19,35 @@ def same(left: object, right: object) -> bool:
     """Equal to the last bit, signs of zero included; one NaN is as good as another."""
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         kinds = [(t.shape, t.dtype, t.device, layout_of(t)) for t in (left, right)]
-        return kinds[0] == kinds[1] and torch.equal(_bits(left), _bits(right))
+        return kinds[0] == kinds[1] and same_bits(left, right)
     if type(left) is not type(right):
         return False
     return bool(left == right) or bool(left != left and right != right)
 
 
-def same_memory(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Equal bit by bit, for two tensors of one shape and dtype: no copy is made to tell."""
-    return torch.equal(_whole(left), _whole(right))
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """The `same`, of two tensors of one shape, dtype and device; so is all data on ``meta``.
+
+    Where no bit differs, no copy is made to tell.
+    """
+    if left.is_meta or right.is_meta:
+        return left.is_meta and right.is_meta
+    left, right = _plain(left), _plain(right)
+    if torch.equal(_integers(left), _integers(right)):
+        return True
+    return left.is_floating_point() and bool(equal_bits(left, right))
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    plain = local(tensor).detach().resolve_conj().resolve_neg()
-    real = torch.view_as_real(plain) if plain.is_complex() else plain
-    return real.view(_INTEGERS[real.element_size()])
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The local, dense part of a tensor, of complex numbers as pairs."""
+    tensor = local(tensor).detach().resolve_conj().resolve_neg()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _integers(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(_INTEGERS[tensor.element_size()])
 
 
 def fingerprint(tensor: torch.Tensor) -> bytes:
@@ -44,9 +59,7 @@ def fingerprint(tensor: torch.Tensor) -> bytes:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        tensor = local(tensor).detach().resolve_conj().resolve_neg()
-        if tensor.layout is not torch.strided:
-            tensor = tensor.to_dense()
+        tensor = _plain(tensor)
         if tensor.is_floating_point() and tensor.element_size() > 1:  # float8 knows no isnan
             tensor = tensor.masked_fill(tensor.isnan(), torch.nan)
         # A dim of size 1 may have any stride, which ``contiguous`` keeps.

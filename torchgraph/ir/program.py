@@ -186,6 +186,11 @@ class Signature:
                 return spec
         raise KeyError(fqn)
 
+    @property
+    def written(self) -> set[str]:
+        """The names of the inputs that have a new value after the step."""
+        return {out.target for out in self.outputs if out.kind is OutputKind.UPDATE}
+
     def describe_inputs(self, among: Container[str] | None = None) -> str:
         """The arguments of a call in words: ``args[0]: float32[8, 3], args[1]: int64[8]``.
 

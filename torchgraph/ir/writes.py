@@ -17,7 +17,7 @@ from torch.fx.node import Argument
 from .._torch import OpOverload, schema_of
 from . import effects
 from .aliasing import span, storages_of
-from .program import SKIPPED_BY, OutputKind, Program, Role
+from .program import SKIPPED_BY, Program, Role
 
 
 @runtime_checkable
@@ -70,7 +70,7 @@ class Memory:
 
     def faults(self) -> Iterator[Fault]:
         """All faults of the program, in order."""
-        updated = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
+        updated = self._program.signature.written
         for spec, node in self._program.inputs():
             for storage in storages_of(node) if spec.role is not Role.ACCUMULATOR else ():
                 if spec.fqn in updated:

@@ -42,6 +42,14 @@ class TorchRandomState:
             torch.cuda.set_rng_state(state, gpu)
 
     @contextmanager
+    def again(self) -> Iterator[TorchRandomState]:
+        """Draw from these states once more in the block; gives, and then sets, those before it."""
+        before = TorchRandomState(self.gpus)
+        with before.kept():
+            self.put_back()
+            yield before
+
+    @contextmanager
     def kept(self) -> Iterator[None]:
         """Set the generators to these states when the block ends, also when it raises."""
         try:

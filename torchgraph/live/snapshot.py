@@ -11,6 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from .._torch.distributed.held import local
+from .._torch.tensors import address_of
 from ..ir import bits
 from .random_state import RandomState
 
@@ -69,12 +70,12 @@ class Snapshot:
     def restore(self) -> None:
         """Restore everything but the generators."""
         for container, contents in self._containers.values():
-            _refill(container, contents)
+            refill(container, contents)
         for root, key, value in self._numbers:
             root[key] = value
         with torch.no_grad():
             for saved in self._tensors.values():
-                saved.restore()
+                saved.put_back()
 
     @property
     def nbytes(self) -> int:
@@ -96,20 +97,56 @@ class Snapshot:
             elif isinstance(found, tuple):
                 pending.extend(found)
             elif isinstance(found, _CONTAINERS) and id(found) not in self._containers:
-                self._containers[id(found)] = (found, _contents(found))
+                self._containers[id(found)] = (found, contents_of(found))
                 pending.extend(found.values() if isinstance(found, dict) else found)
 
 
-class _Saved:
+class Placed:
+    """Where the data of a tensor lie, and its gradient: no copies."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.here = tensor, local(tensor)
+        self.place = self.here.data
+        self.grad = tensor.grad if tensor.is_leaf else None
+
+    def put_back(self) -> None:
+        """Let the tensor be where it was, with the gradient that it had."""
+        here, place = self.here, self.place
+        moved = here.data_ptr() != place.data_ptr() or here.shape != place.shape
+        if moved or here.stride() != place.stride():
+            here.data = place
+        if self.tensor.is_leaf and self.tensor.grad is not self.grad:
+            self.tensor.grad = self.grad
+
+
+class Written:
+    """Memory as it was before its first write."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def keep(self, storage: torch.UntypedStorage) -> None:
+        """Copy a storage that is about to be written."""
+        if not self.has(storage):
+            self._before[address_of(storage)] = (storage, storage.clone())
+
+    def has(self, storage: torch.UntypedStorage) -> bool:
+        """True where the storage was copied."""
+        return address_of(storage) in self._before
+
+    def put_back(self) -> None:
+        """Restore all memory that was copied."""
+        for storage, before in self._before.values():
+            storage.copy_(before)
+
+
+class _Saved(Placed):
     """A tensor: its data, where they lie, and its gradient."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        self._here = local(tensor)
-        self._place = self._here.data
-        self._data = self._here.detach().clone()
-        self._grad = tensor.grad if tensor.is_leaf else None
-        self._grad_data = None if self._grad is None else local(self._grad).detach().clone()
+        super().__init__(tensor)
+        self._data = self.here.detach().clone()
+        self._grad_data = None if self.grad is None else local(self.grad).detach().clone()
         self._requires_grad = tensor.requires_grad
 
     @property
@@ -118,21 +155,17 @@ class _Saved:
 
     def moved(self) -> bool:
         """True when the tensor has changed."""
-        return not bits.same(self._here.detach(), self._data)
+        return not bits.same(self.here.detach(), self._data)
 
-    def restore(self) -> None:
-        tensor, here, place = self._tensor, self._here, self._place
-        moved = here.data_ptr() != place.data_ptr() or here.shape != place.shape
-        if moved or here.stride() != place.stride():
-            here.data = place
-        if not bits.same(place, self._data):
-            place.copy_(self._data)  # through .data, which leaves the version counter alone
-        if tensor.is_leaf:
-            tensor.requires_grad_(self._requires_grad)
-            if tensor.grad is not self._grad:
-                tensor.grad = self._grad
-            if self._grad is not None and self._grad_data is not None:
-                local(self._grad).data.copy_(self._grad_data)
+    def put_back(self) -> None:
+        """Let the tensor be and hold what it was and held."""
+        super().put_back()
+        if not bits.same(self.place, self._data):
+            self.place.copy_(self._data)  # through .data, which leaves the version counter alone
+        if self.tensor.is_leaf:
+            self.tensor.requires_grad_(self._requires_grad)
+            if self.grad is not None and self._grad_data is not None:
+                local(self.grad).data.copy_(self._grad_data)
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
@@ -143,13 +176,20 @@ def _has_data(tensor: torch.Tensor) -> bool:
     return not tensor.numel() or bool(tensor.untyped_storage().nbytes())
 
 
-def _contents(container: Any) -> Any:
-    return list(container.items()) if isinstance(container, dict) else list(container)
+def contents_of(container: Any) -> list[Any]:
+    """The contents of a container; of a dict, its items."""
+    return list(container if isinstance(container, (list, set, deque)) else container.items())
 
 
-def _refill(container: Any, contents: Any) -> None:
-    now = _contents(container)
+def refill(container: Any, contents: Any) -> None:
+    """Let a container hold what `contents_of` gave; a namespace that is no dict keeps its names."""
+    now = contents_of(container)
     if len(now) == len(contents) and all(map(_is, now, contents)):
+        return
+    if not isinstance(container, _CONTAINERS):
+        for name, value in contents:
+            if container[name] is not value:
+                container[name] = value
         return
     container.clear()
     if isinstance(container, (dict, set)):

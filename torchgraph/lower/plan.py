@@ -119,8 +119,7 @@ class Plan(Composite):
     @property
     def _written_early(self) -> list[int]:
         """The places of the states that a micro-batch writes."""
-        outputs = self.first.signature.outputs
-        updates = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        updates = self.first.signature.written
         specs = enumerate(self.signature.inputs)
         return [i for i, spec in specs if spec.fqn in updates and spec.meta is not None]
 

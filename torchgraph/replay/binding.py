@@ -11,7 +11,7 @@ from .._torch.distributed.held import local
 from ..distributed.remote_states import storage_changes
 from ..errors import SharedMemory
 from ..ir.aliasing import restrided_inputs, storages_overlap
-from ..ir.program import OutputKind, Program, Role
+from ..ir.program import Program, Role
 from ..library import ValueMoved
 from ..live.inputs import Call
 from ..live.step import Leaf
@@ -39,8 +39,7 @@ class Binding:
         numbers = [(i, n) for i, n in enumerate(leaves) if not isinstance(n.value, torch.Tensor)]
         self._numbers = [(i, n.root, n.path[0]) for i, n in numbers if len(n.path) == 1]
         self._nested_numbers = [(i, n) for i, n in numbers if len(n.path) > 1]
-        outputs = program.signature.outputs
-        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        written = program.signature.written
         self._written_leaves = [leaf for leaf in leaves if leaf.fqn in written]
         fqns = (leaves[i].fqn for i in self._inputs)
         self._written_inputs = [number for number, fqn in enumerate(fqns) if fqn in written]

@@ -7,29 +7,9 @@ from typing import Any
 
 import torch
 
+from ..ir.copies import blank, fill
 from ..ir.program import OutputKind, Program
 from ..structure import Returned
-
-
-def blank(value: torch.Tensor) -> torch.Tensor:
-    """Memory for a copy: same shape, strides, dtype and device."""
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-
-
-def fill(into: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy the elements; where they overlap, as those of an expanded tensor do, the memory."""
-    pairs = list(zip(value.shape, value.stride(), strict=True))
-    if value.numel() and any(size > 1 and stride == 0 for size, stride in pairs):
-        span = 1 + sum((size - 1) * stride for size, stride in pairs)
-        into, value = into.as_strided((span,), (1,)), value.as_strided((span,), (1,))
-    into.copy_(value)
-
-
-def copy_of(value: torch.Tensor) -> torch.Tensor:
-    """A copy with the strides of ``value``, gaps and overlaps included."""
-    made = blank(value)
-    fill(made, value)
-    return made
 
 
 class Ring:

@@ -26,9 +26,9 @@ from ..live.inputs import Call
 from ..live.step import Leaf, Step
 from ..lower import Labelling, Lowered
 from ..options.options import Options
+from ..verify.audit import Audit, NotConfirmed
+from ..verify.batch import WeakConfirmation
 from . import cudnn
-from .audit.audit import Audit, NotConfirmed
-from .batch import WeakConfirmation
 from .binding import Binding
 from .code import Code
 from .commit import Commit

@@ -25,9 +25,9 @@ from ..lower import Compilation, CompilationFailed, DiskCache, Target
 from ..lower.cost import Cost, cost
 from ..options.options import Options
 from ..passes import Pass, inductor_pipeline, run
-from .audit.audit import Audit
+from ..verify.audit import Audit
 from .code import Code
-from .cuda.graphs import CudaGraphs
+from .cuda.graphs import CudaGraphs, launched_singly
 from .wait import limit_text, wait_for
 
 _SHORT = 0.1
@@ -156,7 +156,8 @@ class Switch:
 
     def _audit(self, code: Code) -> Audit:
         mode = self._options.confirm
-        return Audit(self._aten, code.executable, code.regions, mode, self._name)
+        single = launched_singly(code.executable)
+        return Audit(self._aten, code.executable, single, code.regions, mode, self._name)
 
     def _switch(self, calls: int, limit: float | None) -> Compiled | None:
         compilation = self._compilation or self._start(calls, waits=True)

@@ -21,15 +21,16 @@ from ...library import ValueMoved
 from ...live.inputs import Call
 from ...live.step import Step
 from ...lower import Target
+from ...replay.as_eager import as_eager
 from ...replay.code import Code
 from ...replay.cuda.cuda_graph import Calls
 from ...replay.interrupts import CUT_SHORT
 from ...replay.replay import Replay
-from ..confirm import Left, Start, as_eager, asks_once, blame, miscompiled, unlike
+from ...verify.confirm import Left, Start, asks_once, blame, miscompiled, unlike
+from ...verify.first_difference import place_of
+from ...verify.memory import copied_bytes, fits
 from ..in_eager import is_bare, run_bare
 from ..programs import Programs
-from .first_difference import place_of
-from .memory import copied_bytes, fits
 from .schedule import SpotChecks
 
 BY_ATEN = "Such calls go on in the aten program, which does."

@@ -32,12 +32,12 @@ from ...ir.program import Phase, Program, Role, provenance
 from ...live.snapshot import Snapshot
 from ...options.checking import OWN_CHECK, PositiveInt, checked, shown
 from ...replay.replay import Replay
+from ...verify.divergence import Divergence
+from ...verify.infinities import all_finite, kinds_of
+from ...verify.start import ReplaySandbox
+from ...verify.watch import OpCall, Watch, first_growth, watched
 from ..check import check
-from ..checking.divergence import Divergence
-from ..checking.sandbox import ReplaySandbox
-from .infinities import all_finite, kinds_of
 from .script import write
-from .watch import OpCall, Watch, first_growth, watched
 
 _SPIKE = 10.0
 """Times the median of the losses before: by default, a larger one is a spike."""

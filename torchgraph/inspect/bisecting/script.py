@@ -12,7 +12,7 @@ import torch
 from ..._torch import OpOverload
 from ...artifact.files import replaced
 from ...artifact.saving import save
-from .watch import OpCall
+from ...verify.watch import OpCall
 
 _WIDTH = 96
 

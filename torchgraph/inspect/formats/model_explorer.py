@@ -21,9 +21,9 @@ from ...costs.op_calls import work_by_node
 from ...costs.owners import Owners
 from ...errors import InvalidOption
 from ...ir import text
+from ...ir.ops import base_name
 from ...ir.program import Program, provenance
 from ...options.checking import nearest, shown
-from ..ops import base_name
 from .drawn import Drawn
 
 Overlays = Mapping[str, Mapping[str, float]] | None

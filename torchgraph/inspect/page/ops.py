@@ -14,8 +14,8 @@ from ...costs.op_calls import Work, work_by_node
 from ...costs.owners import Owners
 from ...ir import text
 from ...ir.each import is_each, is_item
+from ...ir.ops import base_name
 from ...ir.program import Phase, Program, provenance
-from ..ops import base_name
 from .places import Places
 from .source import Source
 from .timings import Seconds

@@ -9,9 +9,9 @@ from torch import fx
 
 from ...costs.op_calls import Work
 from ...errors import SourceLine
+from ...ir.ops import base_name
 from ...ir.program import Phase, provenance
 from ...lower import Region
-from ..ops import base_name
 from .planned import Planned
 
 

@@ -14,11 +14,11 @@ import torch
 from torch import fx
 
 from ..._torch import below_autograd
-from ...ir.program import OutputKind
+from ...ir.copies import copied
 from ...live.inputs import Call
 from ...lower import Clock, Lowered, Span, variant
 from ...replay.replay import Replay
-from ..eager import copied, inputs_of
+from ...verify.start import inputs_of
 
 _LEAST_RUNS = 5
 _MOST_RUNS = 100
@@ -101,7 +101,7 @@ class _Runs:
         self._given = given
         self._values = list(map(copied, given))
         signature = executable.signature
-        updates = {out.target for out in signature.outputs if out.kind is OutputKind.UPDATE}
+        updates = signature.written
         inputs = enumerate(signature.inputs)
         self._written = [i for i, s in inputs if s.fqn in updates and s.meta is not None]
         self._on_gpu = on_gpu

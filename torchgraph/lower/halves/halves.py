@@ -180,6 +180,6 @@ def halve(program: Program, device: torch.device) -> Halved:
 
 
 def _written(signature: Signature) -> tuple[int, ...]:
-    updates = {out.target for out in signature.outputs if out.kind is OutputKind.UPDATE}
+    updates = signature.written
     specs = enumerate(signature.inputs)
     return tuple(i for i, spec in specs if spec.fqn in updates and spec.meta is not None)

@@ -20,6 +20,7 @@ from ...ir import effects
 from ...ir.nodes import op_of
 from ...ir.program import Program, Refusal, provenance
 from ...ir.values import tensors_of
+from ..agreements import communicates
 from ..numbers import list_forms, numbers, tensor_forms
 from ..numbers.sides import UPDATES, host_side, is_small
 from ..pauses import may_pause
@@ -40,7 +41,7 @@ def scan(program: Program, device: torch.device) -> tuple[Refusal, ...]:
     """The reasons why ``device`` cannot replay the program; empty when none was found."""
     host = host_side(program, device)
     found: Counter[Refusal] = Counter()
-    meets = any(effects.of(node).communicates for node in program.nodes)
+    meets = communicates(program)
     for node in program.nodes:
         if effects.of(node).expects:
             if may_pause(node, device) and not meets:

@@ -21,6 +21,7 @@ from ...ir import effects
 from ...ir.aliasing import alias_sources, storages_of
 from ...ir.program import Phase, Program, provenance
 from ...ir.values import tensors_of
+from ..agreements import communicates
 from ..expects import expects_of, guards
 
 _SHORT = frozenset({"aten::_to_copy", "aten::expand", "aten::fill", "aten::full", "aten::zeros"})
@@ -48,7 +49,7 @@ def orders(program: Program, mode: str) -> Offer:
     """The orders of a functional program that ``mode`` tries."""
     own = Order("its own order", program)
     devices = {value.device.type for node in program.nodes for value in tensors_of(node)}
-    apart = any(effects.of(node).communicates for node in program.nodes)
+    apart = communicates(program)
     if mode == "SpeedFirst":
         if len(devices) > 1 or apart:
             fast = _ordered(program, "longest way first", _longest_way)

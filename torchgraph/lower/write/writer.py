@@ -236,7 +236,7 @@ class Writer:
 
     def _memory_of_states(self) -> dict[fx.Node, frozenset[fx.Node]]:
         """The nodes that lie in the memory of states, each with those states' placeholders."""
-        written = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
+        written = self._program.signature.written
         specs = self._program.inputs()
         return {
             node: frozenset({node})

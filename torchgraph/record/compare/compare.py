@@ -11,9 +11,9 @@ import torch
 from ..._torch import storage_id
 from ...guards import Name, same_value
 from ...guards.aspects import Aspect, Never, Same, is_number
+from ...ir.bits import same_bits
 from ...ir.program import Role
 from ...ir.values import flat
-from ...library.expect import equal_bits
 from ...lines import SourceLine
 from ...reasons import Reason
 from ...structure import NOTHING, Returned
@@ -301,17 +301,6 @@ def _same(old: Any, new: Any) -> bool:
         return bool(old == new)
     except Exception:  # a class of the user's that cannot be compared
         return False
-
-
-def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """True for equal bits; all NaNs are equal, and so is all data on ``meta``."""
-    if old.is_meta or new.is_meta:
-        return old.is_meta and new.is_meta
-    if old.is_complex():
-        old, new = torch.view_as_real(old.resolve_conj()), torch.view_as_real(new.resolve_conj())
-    if torch.equal(old, new):
-        return not old.is_floating_point() or torch.equal(old.signbit(), new.signbit())
-    return old.is_floating_point() and bool(equal_bits(old, new))
 
 
 def _other(old: object, new: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set as AbstractSet
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -15,6 +15,7 @@ from ..._torch.tensors import address_of
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
 from ...live.random_state import RandomState
+from ...live.snapshot import Placed, Written, contents_of, refill
 from ...live.step import Leaf, Step
 from ..tape.watch import AttributeWatch
 
@@ -30,8 +31,9 @@ class Undo:
     """The undo log of one step: each earlier storage is copied before its first write."""
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
-        self._own: set[int] = set()
+        self._earlier: dict[int, torch.UntypedStorage] = {}
+        """Storages that predate the step."""
+        self._written = Written()
         self.trial: SupportsKeep | None = None
         """The object that keeps memory before an optimizer step's writes, if any."""
         self.refuses: Callable[[torch.Tensor], None] = lambda tensor: None
@@ -43,11 +45,11 @@ class Undo:
         """Note that ``tensor`` predates the step."""
         if has_strides(tensor):
             storage = local(tensor).untyped_storage()
-            self._before.setdefault(address_of(storage), (storage, None))
+            self._earlier.setdefault(address_of(storage), storage)
 
     def holds(self, address: int) -> bool:
         """True for a storage that predates the step."""
-        return address in self._before
+        return address in self._earlier
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Copy the memory of ``tensor`` before its first write, if it predates the step."""
@@ -55,10 +57,9 @@ class Undo:
         self._copy(tensor)
 
     def _copy(self, tensor: torch.Tensor) -> None:
-        address = storage_id(tensor)
-        known = self._before.get(address)
-        if known is not None and known[1] is None:
-            self._before[address] = (known[0], known[0].clone())
+        storage = self._earlier.get(storage_id(tensor))
+        if storage is not None:
+            self._written.keep(storage)
 
     def keep_buffers(self, leaves: Iterable[Leaf]) -> None:
         """Copy the buffers before a step whose writes are not intercepted."""
@@ -68,9 +69,7 @@ class Undo:
 
     def put_back(self) -> None:
         """Restore all memory from before the step."""
-        for storage, before in self._before.values():
-            if before is not None:
-                storage.copy_(before)
+        self._written.put_back()
 
 
 @contextmanager
@@ -88,22 +87,15 @@ def taken_back(
     """
     undo.keep_buffers(step.leaves if unobserved else ())
     random = RandomState()
-    held: list[tuple[Any, dict[str, object]]] = [
-        (holder, dict(holder)) for module in step.modules.values() for holder in state_of(module)
-    ]
-    held_tensors = [local(leaf.value) for _, leaf in step.tensors()]
-    places = [(tensor, tensor.data) for tensor in held_tensors]
-    leaves = [(leaf.value, leaf.value.grad) for _, leaf in step.tensors() if leaf.value.is_leaf]
+    holders = [holder for module in step.modules.values() for holder in state_of(module)]
+    held = [(holder, contents_of(holder)) for holder in holders]
+    placed = [Placed(leaf.value) for _, leaf in step.tensors()]
 
     def tensors_back() -> None:
         for holder, before in held:
-            _refill(holder, before)
-        for tensor, place in places:
-            moved = tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape
-            if moved or tensor.stride() != place.stride():
-                tensor.data = place
-        for tensor, grad in leaves:
-            tensor.grad = grad
+            refill(holder, before)
+        for one in placed:
+            one.put_back()
 
     back = (undo.put_back, tensors_back, attributes.put_back, random.put_back)
     try:
@@ -117,17 +109,6 @@ def taken_back(
             except Exception as failure:  # what the step itself raised is what counts
                 _note(error, f"torchgraph could not take all of the step back: {failure!r}")
         raise
-
-
-def _refill(holder: Any, before: dict[str, object]) -> None:
-    """Restore a module's contents; a TorchScript module, which has no dict, keeps its names."""
-    if isinstance(holder, dict):
-        holder.clear()
-        holder.update(before)
-        return
-    for name, value in before.items():
-        if holder[name] is not value:
-            holder[name] = value
 
 
 def _note(error: BaseException, text: str) -> None:

@@ -15,8 +15,8 @@ import torch
 from torch.optim import Optimizer
 
 from ..._torch.listening import is_listening, not_listening
-from ..._torch.tensors import address_of
 from ...live.random_state import RandomState
+from ...live.snapshot import Placed, Written, contents_of, refill
 from ...optimizers.rules import allocates_slots
 from ..ops.recorder import Recorder
 from ..tape import number
@@ -33,20 +33,19 @@ class Trial:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._random = RandomState()
-        self._written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._written = Written()
         self._bytes = 0
-        self._containers: dict[int, tuple[Any, Any]] = {}
+        self._containers: dict[int, tuple[Any, list[Any]]] = {}
         self._note(vars(optimizer))
-        own = [p for group in optimizer.param_groups for p in group["params"]]
-        self._tensors = [(tensor, tensor.data, tensor.grad) for tensor in own]
+        self._placed = [Placed(p) for group in optimizer.param_groups for p in group["params"]]
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Copy the memory of ``tensor`` before its first write."""
         storage = tensor.untyped_storage()
-        if self.is_whole and address_of(storage) not in self._written:
+        if self.is_whole and not self._written.has(storage):
             self._bytes += storage.nbytes()
             if self.is_whole:
-                self._written[address_of(storage)] = (storage, storage.clone())
+                self._written.keep(storage)
 
     @property
     def is_whole(self) -> bool:
@@ -56,19 +55,11 @@ class Trial:
     def put_back(self) -> None:
         """Restore the state, with plain numbers."""
         for held, before in self._containers.values():
-            held.clear()
-            if isinstance(held, dict):
-                held.update((key, _plain(value)) for key, value in before.items())
-            elif isinstance(held, set):
-                held.update(before)
-            else:
-                held.extend(map(_plain, before))
-        for storage, copy in self._written.values():
-            storage.copy_(copy)
-        for tensor, place, gradient in self._tensors:
-            if tensor.data_ptr() != place.data_ptr() or tensor.stride() != place.stride():
-                tensor.data = place
-            tensor.grad = gradient
+            is_dict = isinstance(held, dict)
+            refill(held, [(one[0], _plain(one[1])) if is_dict else _plain(one) for one in before])
+        self._written.put_back()
+        for one in self._placed:
+            one.put_back()
         self._random.put_back()
 
     def _note(self, value: object, depth: int = 0) -> None:
@@ -85,9 +76,8 @@ class Trial:
         if len(held) > _MANY:
             self._bytes = _MOST + 1
             return
-        items = list(held.values() if isinstance(held, dict) else held)
-        self._containers[id(held)] = (held, dict(held) if isinstance(held, dict) else items)
-        for item in items:
+        self._containers[id(held)] = (held, contents_of(held))
+        for item in list(held.values() if isinstance(held, dict) else held):
             self._note(item, depth + 1)
 
 

@@ -18,10 +18,10 @@ import torch
 from ...collection import afresh
 from ...counters import counters
 from ...errors import BackendWarning, CudaGraphRefused, warn
+from ...ir.copies import blank, copy_of, fill
 from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature
 from ...library import ValueMoved
 from ...lower import Composite, Halves
-from ..outputs import blank, copy_of, fill
 from .device import Captured, GraphDevice
 
 _COPIED_OUT = (OutputKind.USER, OutputKind.NORM)
@@ -82,7 +82,7 @@ class CudaGraph(Composite):
         self._static = [i for i in tensors if specs[i].role is not Role.INPUT]
         self._buffers: dict[int, torch.Tensor] = {}
         self._addresses: list[int] = []
-        updates = {o.target for o in halves.signature.outputs if o.kind is OutputKind.UPDATE}
+        updates = halves.signature.written
         self._written = [i for i in self._static if specs[i].fqn in updates]
         self._copied_back = [i for i in self._copied if specs[i].fqn in updates]
 

@@ -120,6 +120,14 @@ def cuda_graphs(executable: Lowered) -> list[CudaGraph]:
     return [part for part in parts if isinstance(part, CudaGraph)]
 
 
+def launched_singly(executable: Lowered) -> Lowered:
+    """An executable with the same kernels, launched one by one instead of by a CUDA Graph."""
+    if isinstance(executable, Plan):
+        first, following, update = map(launched_singly, executable.executables)
+        return replace(executable, first=first, following=following, update=update)
+    return executable.halves if isinstance(executable, CudaGraph) else executable
+
+
 def op_by_op(executable: Lowered, program: Program) -> Lowered:
     """An executable for the step without CUDA Graph replays.
 

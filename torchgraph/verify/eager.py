@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 from unittest import mock
@@ -11,8 +11,9 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import TorchDispatchMode, engine_watch
-from .._torch.distributed.held import local
 from ..ir import bits, effects
+from ..ir.copies import copied
+from ..ir.ops import base_name, wait_for_all
 from ..ir.program import Role
 from ..live.inputs import Call, paths
 from ..live.optimizers import step as step_all
@@ -22,7 +23,6 @@ from ..live.step import Leaf, Step
 from ..options.options import Options
 from ..record.update.own_steps import classes_with
 from ..structure import Contents, Returned
-from .ops import base_name, wait_for_all
 
 GENERATOR = "torch's random generator"
 Key = tuple[str, int, torch.Size, torch.dtype]
@@ -48,7 +48,7 @@ class Journal(TorchDispatchMode):
         self.value: torch.Tensor | None = None
         """That at the wanted place."""
         self.arguments: list[object] = []
-        """What the op at the wanted place was given, tensors copied."""
+        """The arguments of the op at the wanted place, tensors copied."""
         self._wanted = wanted
         self._position = 0
 
@@ -179,18 +179,3 @@ def _outputs(came: Returned) -> dict[str, object]:
     """The results by path: ``output``, ``output[0]``, ``output['loss']``."""
     names = (f"output{path}" for path in came.names)
     return dict(zip(names, map(copied, came.tensors), strict=True))
-
-
-def inputs_of(leaves: Iterable[Leaf], arguments: Iterable[torch.Tensor]) -> list[Any]:
-    """Copies of what a program reads: of the arguments, in their order, and of what is live."""
-    given = iter(arguments)
-    return [copied(next(given) if leaf.role is Role.INPUT else _now(leaf)) for leaf in leaves]
-
-
-def _now(leaf: Leaf) -> object:
-    return leaf.value if isinstance(leaf.value, torch.Tensor) else leaf.read()
-
-
-def copied(value: object) -> Any:
-    """A copy of a tensor with the same strides; of a DTensor, with the same local shard."""
-    return local(value).detach().clone() if isinstance(value, torch.Tensor) else value

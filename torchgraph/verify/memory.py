@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ...ir.program import OutputKind, Program, Role
+from ..ir.program import Program, Role
 
 _COPIES = 3
 """To start from, to run on, and to compare compiled code by."""
@@ -20,7 +20,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 def copied_bytes(program: Program) -> Counter[torch.device]:
     """Bytes that a spot check of a program copies, by device."""
-    written = {out.target for out in program.signature.outputs if out.kind is OutputKind.UPDATE}
+    written = program.signature.written
     needed: Counter[torch.device] = Counter()
     for spec in program.signature.inputs:
         if spec.meta is not None and (spec.fqn in written or spec.role is Role.SLOT):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from ...errors import SourceLine
-from ...ir import bits
-from ...ir.program import Phase, provenance
+from ..errors import SourceLine
+from ..ir import bits
+from ..ir.program import Phase, provenance
 
 ABSENT = "nothing"
 CAPTURE = "capture"
@@ -71,7 +71,7 @@ class Divergence:
     repeatable: bool = True
     """False when eager itself gives other values when it runs twice: then the rest may be noise."""
     blame: str = ""
-    """What brought it: ``capture``, ``pass``, ``lowering`` or ``inductor``; empty: unknown."""
+    """The cause: ``capture``, ``pass``, ``lowering`` or ``inductor``; empty: unknown."""
     culprit: Culprit | None = None
     """Where ``blame`` is ``pass``: which one, and which edit."""
     region: str = ""
@@ -83,7 +83,7 @@ class Divergence:
     graph_error: float | None = None
     """How far the results are from float64 at most, relative; None: not computed."""
     eager_error: float | None = None
-    """The same of eager's."""
+    """How far eager's results are from float64 at most."""
     rank: int | None = None
     """The rank whose value it is, where the step communicates; all ranks are told."""
 

@@ -11,29 +11,31 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
-from ...collection import afresh
-from ...errors import BackendWarning, SourceLine, warn
-from ...ir import effects
-from ...ir.each import expanded
-from ...ir.names import optimizer_of
-from ...ir.nodes import operand
-from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, provenance
-from ...library import ValueMoved
-from ...live.random_state import TorchRandomState
-from ...lower import Lowered, Plan, Region
-from ..cuda.cuda_graph import CudaGraph
-from ..outputs import copy_of, fill
-from . import rounding
-from .reference import Observed, Reference, parts_of
-from .rounding import Gap, Noise, Shaker, Suspect
+from ..collection import afresh
+from ..errors import BackendWarning, SourceLine, warn
+from ..ir.copies import copy_of, fill
+from ..ir.each import expanded
+from ..ir.names import optimizer_of
+from ..ir.nodes import operand
+from ..ir.program import OutputKind, OutputSpec, Program, provenance
+from ..library import ValueMoved
+from ..live.random_state import TorchRandomState
+from ..lower import Lowered, Plan, Region
+from ..lower.agreements import communicates
+from .compare import Gap, gap, is_inexact, tight
+from .reference import Observed, Reference, ValueKey
+from .rounding import RUNS, Noise, Shaker, Suspect
+from .run import parts_of, skipped_by, walk_parts
+from .start import make_casts
 
 
 class NotConfirmed(Exception):
@@ -71,21 +73,23 @@ class Audit:
         self,
         program: Program,
         compiled: Lowered,
+        op_by_op: Lowered,
         regions: Sequence[Region],
         mode: str,
         name: str,
     ) -> None:
-        """``program`` is the `aten` program."""
+        """``program`` is the `aten` program; ``op_by_op`` is ``compiled`` without CUDA Graphs."""
         self.program = program
         self.status = Confirmation(mode)
         self._name = name
         self._compiled = compiled
+        self._op_by_op = op_by_op
         self._regions = regions
         self._single = expanded(program)  # each parameter has ops, as in the compiled program
         self._parts = parts_of(self._single)
         self.undone = False
         """True when the last run has failed, and nothing of it was kept."""
-        self._communicates = any(effects.of(node).communicates for node in program.nodes)
+        self._communicates = communicates(program)
         self._pending = mode != "off"
         self._redraws = any(region.effects.random for region in regions)
         """Compiled code draws other numbers: the draws count as noise, too."""
@@ -93,8 +97,7 @@ class Audit:
         self._gpus = {m.device for m in metas if m is not None and m.device.type == "cuda"}
         specs = compiled.signature.inputs
         self._places = {spec.fqn: i for i, spec in enumerate(specs)}
-        outputs = compiled.signature.outputs
-        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        written = compiled.signature.written
         self._written = [i for i, s in enumerate(specs) if s.fqn in written and s.meta is not None]
         fqns = {spec.name: spec.fqn for spec in specs}
         self._inside = {fqns.get(name, "") for region in regions for name in region.states}
@@ -129,8 +132,11 @@ class Audit:
         """
         self.undone = False
         try:
-            start = {i: copy_of(values[i]) for i in self._written}
-            random = TorchRandomState(self._gpus)
+            start = _Start(
+                values,
+                {i: copy_of(values[i]) for i in self._written},
+                TorchRandomState(self._gpus),
+            )
         except Exception as failure:
             if not _no_memory(failure):
                 raise
@@ -139,28 +145,28 @@ class Audit:
             observed = Observed(self._parts, self._regions)
             results = self._observe(observed, values)
         except ValueMoved:  # other ranks may have ended the step, too: no collective is repeated
-            self._undo(values, start, random)
+            self._undo(start)
             raise
         except Exception as failure:
-            self._undo(values, start, random)
+            self._undo(start)
             # A collective that this rank alone repeats would never end.
-            if not self._communicates and not self._runs(self._given(values, start), random):
+            if not self._communicates and not self._runs(start):
                 raise  # the step cannot be done: compiled code is not to blame
             raise NotConfirmed(f"it failed ({type(failure).__name__}: {failure})") from failure
         ended = TorchRandomState(self._gpus)
         try:
             observed.check()
-            found = self._compare(observed, self._given(values, start), random, results, values)
+            found = self._compare(observed, start, results)
         except Exception as failure:
             if _no_memory(failure):
                 ended.put_back()
                 return self._unconfirmed(call, results)
-            self._undo(values, start, random)
+            self._undo(start)
             raise NotConfirmed(
                 f"the aten program failed ({type(failure).__name__}: {failure})"
             ) from failure
         if found is not None:
-            self._undo(values, start, random)
+            self._undo(start)
             raise afresh(found)
         ended.put_back()
         self.status.note = "random draws are its own, and count as noise" if self._redraws else ""
@@ -173,46 +179,37 @@ class Audit:
     # --- running ----------------------------------------------------------------------------------
 
     def _observe(self, observed: Observed, values: Sequence[object]) -> tuple[object, ...]:
-        executable = _op_by_op(self._compiled)
+        executable = self._op_by_op
         if isinstance(executable, Plan):
             executable = replace(executable, update=_Observer(executable.update, observed))
-        observed.begin()
-        try:
-            with observed.collectives.recording() if self._communicates else nullcontext():
-                results: tuple[object, ...] = executable.function(values)
-            return results
-        finally:
-            observed.end()
+        log = observed.collectives.recording() if self._communicates else nullcontext()
+        with observed.watching(), log:
+            results: tuple[object, ...] = executable.function(values)
+        return results
 
-    def _runs(self, values: Sequence[object], random: TorchRandomState) -> bool:
+    def _runs(self, start: _Start) -> bool:
         """True when the `aten` program runs without an error."""
+        given = self._given(start)
         try:
-            list(Reference(self._single, self._parts, Observed((), ())).run(values, _nobody))
+            walk_parts(self._single, self._parts, given, lambda run, node, value: value)
         except Exception:
             return False
         finally:
-            random.put_back()
+            start.random.put_back()
         return True
 
-    def _given(self, values: Sequence[Any], start: dict[int, torch.Tensor]) -> list[object]:
+    def _given(self, start: _Start) -> list[Any]:
         """The inputs of the `aten` program, as they were when the call began."""
-        found: list[object] = []
-        for spec in self.program.signature.inputs:
-            if spec.derived_from is not None:
-                place = self._places[spec.derived_from]
-                source = start.get(place, values[place])
-                found.append(_cast(source, spec))
-            else:
-                place = self._places[spec.fqn]
-                found.append(start.get(place, values[place]))
-        return found
+        signature = self.program.signature
+        given = [
+            None if spec.derived_from is not None else start.value(self._places[spec.fqn])
+            for spec in signature.inputs
+        ]
+        make_casts(signature, given)
+        return given
 
-    def _undo(
-        self, values: Sequence[Any], start: dict[int, torch.Tensor], random: TorchRandomState
-    ) -> None:
-        for place, value in start.items():
-            fill(values[place], value)
-        random.put_back()
+    def _undo(self, start: _Start) -> None:
+        start.put_back()
         self.undone = True
 
     def _unconfirmed(self, call: int, results: tuple[object, ...]) -> tuple[object, ...]:
@@ -223,66 +220,41 @@ class Audit:
     # --- comparing --------------------------------------------------------------------------------
 
     def _compare(
-        self,
-        observed: Observed,
-        given: Sequence[object],
-        random: TorchRandomState,
-        results: Sequence[object],
-        values: Sequence[object],
+        self, observed: Observed, start: _Start, results: Sequence[object]
     ) -> NotConfirmed | None:
-        ended = TorchRandomState(self._gpus)
-        ends = self._ends(results, values)
-        suspects: dict[rounding.ValueKey, Suspect] = {}
+        ended, given = TorchRandomState(self._gpus), self._given(start)
+        ends = self._ends(results, start.values)
+        suspects: dict[ValueKey, Suspect] = {}
         reference = Reference(self._single, self._parts, observed)
-        random.put_back()
+        start.random.put_back()
 
-        def judge(
-            key: rounding.ValueKey, node: fx.Node | None, expected: object, got: object, mixed: bool
-        ) -> None:
-            found = rounding.gap(expected, got)
-            if not found.within(rounding.first_tolerance(expected, mixed)):
-                what = key.target if isinstance(key, OutputSpec) else ""
-                suspects[key] = Suspect(node, what, expected, found, mixed)
+        def judge(key: ValueKey, node: Argument, expected: object) -> None:
+            what, mixed = "", True
+            if not isinstance(key, OutputSpec):
+                part, run, name = key
+                got: object = observed.of(part, run)[name]
+            elif key in ends:
+                what, got = key.target, ends[key]
+                mixed = not observed.complete or key.target in self._inside
+            else:
+                return
+            found = gap(expected, got)
+            if not found.within(tight(expected, flips=mixed)):
+                one = node if isinstance(node, fx.Node) else None
+                suspects[key] = Suspect(one, what, expected, found, mixed)
 
-        def first(key: rounding.ValueKey, node: fx.Node | None, value: object) -> None:
-            assert isinstance(key, tuple)
-            part, run, name = key
-            judge(key, node, value, observed.of(part, run)[name], mixed=True)
-
-        for out, value, node in reference.run(given, first):
-            if out in ends:
-                mixed = not observed.complete or out.target in self._inside
-                judge(out, _node(node), value, ends[out], mixed)
+        reference.run(given, judge)
         if not self._redraws and not ended.equal(TorchRandomState(self._gpus)):
             return NotConfirmed("it leaves the random generator in another state")
 
-        for seed, noise in enumerate(rounding.RUNS):
+        for seed, noise in enumerate(RUNS):
             if not suspects:
                 return None
             if not self._redraws:
-                random.put_back()
-            self._shake(reference, given, Shaker(noise, seed), noise, suspects)
+                start.random.put_back()
+            _shake(reference, given, Shaker(noise, seed), noise, suspects)
             suspects = {key: one for key, one in suspects.items() if not one.explained}
         return _named(next(iter(suspects.values()))) if suspects else None
-
-    def _shake(
-        self,
-        reference: Reference,
-        given: Sequence[object],
-        shaker: Shaker,
-        noise: Noise,
-        suspects: dict[rounding.ValueKey, Suspect],
-    ) -> None:
-        def again(key: rounding.ValueKey, node: fx.Node | None, value: object) -> None:
-            if key in suspects:
-                suspects[key].met(value, noise)
-
-        try:
-            for out, value, _ in reference.run(given, again, shaker):
-                again(out, None, value)
-        except Exception as failure:  # a value that must not move did: this run says nothing
-            if _no_memory(failure):
-                raise
 
     def _ends(
         self, results: Sequence[object], values: Sequence[object]
@@ -300,8 +272,47 @@ class Audit:
         return found
 
     def _skips(self, results: Sequence[Any]) -> set[str]:
-        pairs = zip(self._compiled.outputs, results, strict=True)
-        return {o.target for o, value in pairs if o.kind is OutputKind.SKIP and value.item()}
+        return skipped_by(self._compiled.outputs, results)
+
+
+class _Start(NamedTuple):
+    """The inputs of a compiled step when its call began."""
+
+    values: Sequence[Any]
+    """The live ones, which the step writes."""
+    copies: dict[int, torch.Tensor]
+    """Of those that it writes, by place."""
+    random: TorchRandomState
+
+    def value(self, place: int) -> Any:
+        """An input as it was."""
+        return self.copies.get(place, self.values[place])
+
+    def put_back(self) -> None:
+        """Restore the inputs and the generators."""
+        for place, value in self.copies.items():
+            fill(self.values[place], value)
+        self.random.put_back()
+
+
+def _shake(
+    reference: Reference,
+    given: Sequence[object],
+    shaker: Shaker,
+    noise: Noise,
+    suspects: Mapping[ValueKey, Suspect],
+) -> None:
+    """Let suspects meet their values in a run with noise."""
+
+    def again(key: ValueKey, node: Argument, value: object) -> None:
+        if key in suspects:
+            suspects[key].met(value, noise)
+
+    try:
+        reference.run(given, again, shaker)
+    except Exception as failure:  # a value that must not move did: this run says nothing
+        if _no_memory(failure):
+            raise
 
 
 class _Observer:
@@ -316,27 +327,6 @@ class _Observer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._update, name)
-
-
-def _op_by_op(executable: Lowered) -> Any:
-    """An executable with the same kernels, launched one by one instead of by a CUDA Graph."""
-    if isinstance(executable, Plan):
-        first, following, update = map(_op_by_op, executable.executables)
-        return replace(executable, first=first, following=following, update=update)
-    return executable.halves if isinstance(executable, CudaGraph) else executable
-
-
-def _nobody(key: rounding.ValueKey, node: fx.Node | None, value: object) -> None:
-    """Looks away."""
-
-
-def _node(value: object) -> fx.Node | None:
-    return value if isinstance(value, fx.Node) else None
-
-
-def _cast(source: torch.Tensor, spec: InputSpec) -> torch.Tensor:
-    assert spec.meta is not None
-    return torch.empty_like(source, dtype=spec.meta.dtype).copy_(source)
 
 
 def _no_memory(failure: BaseException) -> bool:
@@ -379,6 +369,6 @@ def line_of(node: fx.Node | None) -> SourceLine | None:
 def _words(one: Gap, value: object) -> str:
     if one.broken:
         return f"{one.broken} values that are not finite"
-    if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
+    if isinstance(value, torch.Tensor) and not is_inexact(value):
         return f"{one.size:g} of its {value.numel()} values"
     return f"{one.size:.3g}"

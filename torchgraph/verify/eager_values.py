@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from ...ir import bits
-from ...ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program
-from ..eager import Eager, Journal, ResultPlace, copied, results
-from ..ops import base_name, wait_for_collective
+from ..ir import bits
+from ..ir.copies import copied
+from ..ir.ops import UNSET, base_name
+from ..ir.program import Program
 from .divergence import Divergence, divergence
+from .eager import Eager, Journal, ResultPlace, results
 from .rank_agreement import SingleRank
-
-_UNSET = ("empty", "new_empty")
-"""Ops whose results hold whatever was there."""
+from .run import walk
 
 
 class _Found(NamedTuple):
@@ -28,39 +27,37 @@ class _Found(NamedTuple):
     read: dict[fx.Node, torch.Tensor]
 
 
-class Follower(fx.Interpreter):
-    """Interpreter that compares values, up to the first node for which eager has no equal one.
+class Follower:
+    """Comparison of a program's values, up to the first node for which eager has no equal one.
 
     A node is right when eager met its value anywhere: passes may merge, move and rename nodes. It
     is wrong when eager never did although it ran this op with this shape and dtype. A node that
     eager has no counterpart for is a suspect: it is judged by what eager gives to its reader.
     """
 
-    def __init__(self, program: Program, outputs: Sequence[OutputSpec], journal: Journal) -> None:
-        super().__init__(program.gm)
-        pairs = zip(outputs, program.results, strict=True)
-        self._flags = {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
+    def __init__(self, program: Program, journal: Journal) -> None:
+        self._program = program
         self._journal = journal
         self._met: set[bytes] = set()
         self._clock = -1
         self._suspects: set[fx.Node] = set()
+        self._read: dict[fx.Node, torch.Tensor] = {}
+        """The values of suspects that the current node reads, which it may write."""
         self._found: _Found | None = None
 
     def execute(self, values: Sequence[object]) -> tuple[object, ...]:
         """Run the program and return its results."""
-        return tuple(self.run(*values, enable_io_processing=False))
+        return walk(self._program, values, self._after, before=self._before)
 
-    def run_node(self, n: fx.Node) -> object:
-        """Run a node, and compare its results with those of the eager run."""
-        if SKIPPED_BY in n.meta and self.env[self._flags[n.meta[SKIPPED_BY]]]:
-            return None
-        if self._found is not None or n.op != "call_function":
-            return super().run_node(n)
-        suspects = self._suspects.intersection(n.all_input_nodes)
-        read = {node: copied(self.env[node]) for node in suspects}  # n may write in place
-        value = wait_for_collective(n, super().run_node(n))
-        for index, tensor in results(value):
-            self._compare(n, index, tensor, read)
+    def _before(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
+        if node.op == "call_function" and self._found is None:
+            suspects = self._suspects.intersection(node.all_input_nodes)
+            self._read = {one: copied(values[one]) for one in suspects}
+
+    def _after(self, node: fx.Node, value: Any) -> Any:
+        if node.op == "call_function" and self._found is None:
+            for index, tensor in results(value):
+                self._compare(node, index, tensor)
         return value
 
     def divergence(self, eager: Eager, ranks: SingleRank) -> Divergence | None:
@@ -79,11 +76,9 @@ class Follower(fx.Interpreter):
                 return divergence(argument, expected, read[argument])
         return divergence(node, journal.value, got)
 
-    def _compare(
-        self, node: fx.Node, index: int, tensor: torch.Tensor, read: dict[fx.Node, torch.Tensor]
-    ) -> None:
+    def _compare(self, node: fx.Node, index: int, tensor: torch.Tensor) -> None:
         name = base_name(node.target)
-        if self._found is not None or name.startswith(_UNSET):
+        if self._found is not None or name.startswith(UNSET):
             return
         mark = bits.fingerprint(tensor)
         position = self._journal.by_value.get((tensor.shape, tensor.dtype, mark))
@@ -93,7 +88,7 @@ class Follower(fx.Interpreter):
             self._clock = max(self._clock, position)
         elif candidates is not None:
             place = self._counterpart(candidates)
-            self._found = _Found(node, copied(tensor), place, read)
+            self._found = _Found(node, copied(tensor), place, self._read)
         else:
             self._suspects.add(node)
 

@@ -13,12 +13,13 @@ from typing import TypeVar
 
 from torch import fx
 
-from ..._torch import OpOverload, schema_of
-from ...distributed import ranks
-from ...distributed.errors import RanksOutOfStep
-from ...ir import effects
-from ...ir.program import Program
-from ...ir.values import tensors_of
+from .._torch import OpOverload, schema_of
+from ..distributed import ranks
+from ..distributed.errors import RanksOutOfStep
+from ..ir import effects
+from ..ir.program import Program
+from ..ir.values import tensors_of
+from ..lower.agreements import communicates
 
 Found = TypeVar("Found")
 
@@ -27,7 +28,6 @@ class SingleRank:
     """Decisions of a check of a step without communication: by this rank alone."""
 
     is_single = True
-    rank: int | None = None
 
     def all_gather(self, value: Found) -> list[Found]:
         """``value`` of each rank, in order."""
@@ -73,9 +73,6 @@ class AllRanks(SingleRank):
 
     is_single = False
 
-    def __init__(self) -> None:
-        self.rank = ranks.rank()
-
     def all_gather(self, value: Found) -> list[Found]:
         """``value`` of each rank, in order; every rank has to call."""
         return ranks.all_gather(value)
@@ -84,11 +81,6 @@ class AllRanks(SingleRank):
 def deciding(programs: Sequence[Program]) -> SingleRank:
     """The decisions for a check of these programs: of one rank, or of all."""
     return AllRanks() if any(map(communicates, programs)) else SingleRank()
-
-
-def communicates(program: Program) -> bool:
-    """True for a program with a collective."""
-    return any(effects.of(node).communicates for node in program.nodes)
 
 
 def collectives_of(program: Program) -> list[str]:

@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import fx
 
-from ...ir import bits
-from ...ir.each import expanded
-from ...ir.names import optimizer_of
-from ...ir.program import OutputKind, OutputSpec, Program, Signature
-from ...lower import Lowered
-from ...options.options import Options
-from ...passes import Pass, pipeline
-from ...replay.replay import Replay
-from ...replay.switch import compiled_passes
+from ..ir import bits
+from ..ir.each import expanded
+from ..ir.program import OutputSpec, Program
+from ..lower import Lowered
+from ..options.options import Options
+from ..passes import Pass
 from .accuracy import Accuracy, result_errors
 from .bisection import Bisection
+from .compare import alike
 from .divergence import Culprit, Divergence, divergence
-from .judge import alike
-from .nodewise import Fault, NodewiseComparison, Reference
+from .nodewise import CapturedValues, Fault, NodewiseComparison, Trace, region_of, traced
 from .rank_agreement import SingleRank, collectives_of
-from .sandbox import ReplaySandbox
-from .trace import Trace, ends_of, region_of, traced
-
-
-def promises_bits(replay: Replay) -> bool:
-    """True where results equal eager's to the bit: on the CPU, op by op, after exact passes."""
-    exact = all(record.exact for record in replay.program.history)
-    return exact and not replay.code.regions and not replay.devices - {"cpu"}
-
-
-def passes_of(replay: Replay, options: Options) -> tuple[Pass, ...]:
-    """The passes that made the program of ``replay``."""
-    if replay.code.regions:
-        return compiled_passes(replay.captured.program, options)
-    return pipeline(options)
+from .run import ends_of
+from .start import ReplaySandbox
 
 
 class ProgramComparison:
@@ -58,7 +41,7 @@ class ProgramComparison:
         self._sandbox = sandbox
         self._ranks = ranks
         self._exact = exact
-        self._reference: Reference | None = None
+        self._reference: CapturedValues | None = None
 
     def fault_of(
         self, program: Program, outputs: Sequence[OutputSpec] = (), *, in_place: bool = False
@@ -68,8 +51,8 @@ class ProgramComparison:
         reference = self._known(float64=not self._exact)
         with self._sandbox.values(program.signature) as values:
             trace = traced(program, outputs, values, in_place=in_place)
-            states = _states(program.signature, values) if in_place else {}
-            ends = _without_skipped(ends_of(trace, outputs, states))
+            inputs = zip(program.signature.inputs, values, strict=True) if in_place else ()
+            ends = ends_of(outputs, trace.results, inputs)
             forced = NodewiseComparison(reference, trace.seen, ends, exact=self._exact)
             faults = forced.faults()
             fault = next(faults, None)
@@ -77,10 +60,8 @@ class ProgramComparison:
                 deque(faults, maxlen=0)  # the other ranks go on to the end
         return None if fault is None else _divergence_of(fault, program, trace, exact=self._exact)
 
-    def culprit(self, passes: Sequence[Pass], options: Options) -> Culprit | None:
-        """The pass and the edit that brought the fault; None when the passes did not."""
-        captured = self._sandbox.captured
-        start = expanded(captured) if self._sandbox.is_compiled else captured
+    def culprit(self, start: Program, passes: Sequence[Pass], options: Options) -> Culprit | None:
+        """The pass over ``start``, and its edit, that brought the fault; None for no pass."""
         return Bisection(start, passes, options.passes, self._is_wrong, self._ranks).culprit()
 
     def accuracy(self, executable: Lowered, found: Divergence | None) -> Accuracy:
@@ -88,12 +69,11 @@ class ProgramComparison:
         reference = self._known(float64=True)
         with self._sandbox.values(executable.signature) as values:
             results = executable.function(values)
-            graph = dict(zip(executable.outputs, results, strict=True))
-            graph = {**_states(executable.signature, values), **graph}
+            inputs = zip(executable.signature.inputs, values, strict=True)
+            graph = ends_of(executable.outputs, results, inputs)
         exact, eager = reference.ends(reference.exact), reference.ends(reference.low)
-        written = _without_skipped({**exact, **graph})
-        errors = result_errors({o: v for o, v in exact.items() if o in written}, graph, eager)
-        return Accuracy(errors, found, tuple(reference.fallbacks.items()))
+        errors = result_errors({o: v for o, v in exact.items() if o in graph}, graph, eager)
+        return Accuracy(errors, found, tuple(reference.runner.fallbacks.items()))
 
     def _is_wrong(self, program: Program) -> bool:
         """True when the program gives a wrong value on any rank."""
@@ -112,30 +92,13 @@ class ProgramComparison:
             wrong = any(not bits.same(ends.get(out), value) for out, value in expected.items())
         return self._ranks.any(wrong)
 
-    def _known(self, *, float64: bool) -> Reference:
+    def _known(self, *, float64: bool) -> CapturedValues:
         known = self._reference
         if known is None or (float64 and not known.exact):
             with self._sandbox.values(self.program.signature) as values:
-                known = Reference.of(self.program, values, float64=float64)
+                known = CapturedValues.of(self.program, values, float64=float64)
             self._reference = known
         return known
-
-
-def _states(signature: Signature, values: Sequence[Any]) -> dict[OutputSpec, Any]:
-    """The values of the inputs as outputs: states after a program that writes in place."""
-    pairs = zip(signature.inputs, values, strict=True)
-    return {OutputSpec(OutputKind.UPDATE, spec.fqn): value for spec, value in pairs}
-
-
-def _without_skipped(ends: Mapping[OutputSpec, Any]) -> dict[OutputSpec, Any]:
-    """The outputs but for states of optimizers whose step the grad scaler skipped."""
-    flags = ((out, value) for out, value in ends.items() if out.kind is OutputKind.SKIP)
-    skipped = {out.target for out, value in flags if bool(value)}
-    return {
-        out: value
-        for out, value in ends.items()
-        if out.kind is not OutputKind.UPDATE or optimizer_of(out.target) not in skipped
-    }
 
 
 def _divergence_of(fault: Fault, program: Program, trace: Trace, *, exact: bool) -> Divergence:

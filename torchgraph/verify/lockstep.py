@@ -15,16 +15,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import OpOverload, schema_of
-from ...distributed import local_collectives
-from ...distributed.errors import RanksOutOfStep
-from ...ir import effects
-from ...ir.each import expanded
-from ...ir.program import OutputKind, OutputSpec, Program, Signature, provenance
-from ...lines import SourceLine
-from ...live.micro_batch import chunk
-from ...lower import packed
-from ...lower.split import split
+from .._torch import OpOverload, schema_of
+from ..distributed import local_collectives
+from ..distributed.errors import RanksOutOfStep
+from ..ir import effects
+from ..ir.each import expanded
+from ..ir.program import Program, provenance
+from ..lines import SourceLine
+from .run import arguments, part_runs, parts_of, value_of
 
 Groups = Mapping[str, Sequence[int]]
 """The name of each process group that a program communicates in, and the ranks in it."""
@@ -152,71 +150,24 @@ def _held(there: Sequence[Coming]) -> list[Any]:
 
 def _step(program: Program, values: Sequence[Any], groups: Groups) -> Run:
     """Run a program, its micro-batches one after the other."""
-    count = program.signature.micro_batches
-    if count == 1:
-        return (yield from _steps(program, values, groups))
-    first, following, update = split(program)
-    sums = _Sums(values)
-    for number in range(count):
-        part = following if number else first
-        given = sums.given(program.signature, number)
-        sums.take(part.signature, (yield from _steps(part, given, groups)))
-    more = len(update.signature.inputs) - len(values)
-    ends = yield from _steps(update, [*sums.values, *sums.held[:more]], groups)
-    found = {**sums.returned(), **dict(zip(update.signature.outputs, ends, strict=True))}
-    return tuple(found[out] for out in program.signature.outputs)
-
-
-class _Sums:
-    """Values carried from one micro-batch to the next, and to the update."""
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self.values = list(values)
-        """States and arguments."""
-        self.held: list[Any] = []
-        """Gradients so far, and casts of weights."""
-        self._returned: dict[OutputSpec, list[Any]] = {}
-
-    def given(self, signature: Signature, number: int) -> list[Any]:
-        """The inputs of the program for a micro-batch."""
-        pairs = zip(signature.inputs, self.values, strict=True)
-        count = signature.micro_batches
-        batch = [chunk(value, number, count) if spec.split else value for spec, value in pairs]
-        return [*batch, *self.held]
-
-    def take(self, signature: Signature, results: Sequence[Any]) -> None:
-        """Take over the results of a micro-batch."""
-        places = {spec.fqn: place for place, spec in enumerate(signature.inputs)}
-        held = list(self.held)
-        for out, value in zip(signature.outputs, results, strict=True):
-            if out.kind is OutputKind.GRADIENT:
-                held.append(value)
-                continue
-            place = places[out.target] if out.kind is OutputKind.UPDATE else -1
-            if place >= len(self.values):
-                held[place - len(self.values)] = value
-                continue
-            self._returned.setdefault(out, []).append(value)
-            if place >= 0:
-                self.values[place] = value
-        self.held = held
-
-    def returned(self) -> dict[OutputSpec, Any]:
-        """Outputs of all micro-batches packed, states as after the last one."""
-        return {
-            out: found[-1] if out.kind is OutputKind.UPDATE else packed(tuple(found))
-            for out, found in self._returned.items()
-        }
+    runs = part_runs(program, parts_of(program), values)
+    try:
+        one = next(runs)
+        while True:
+            one = runs.send((yield from _steps(one.program, one.values, groups)))
+    except StopIteration as end:
+        return tuple(end.value[out] for out in program.signature.outputs)
 
 
 def _steps(program: Program, values: Sequence[Any], groups: Groups) -> Run:
     """Run a program; yields each collective and is sent its result."""
     known: dict[fx.Node, Any] = dict(zip(program.placeholders, values, strict=True))
+    attributes = fx.Interpreter(program.gm)
     for node in program.nodes:
         if node.op == "get_attr":
-            known[node] = _attribute(program.gm, str(node.target))
+            known[node] = attributes.fetch_attr(str(node.target))
         elif node.op == "call_function":
-            args, kwargs = _given((node.args, dict(node.kwargs)), known)
+            args, kwargs = arguments(node, known)
             coming = _coming(node, args, kwargs, groups)
             if coming is not None:
                 known[node] = yield coming
@@ -224,11 +175,7 @@ def _steps(program: Program, values: Sequence[Any], groups: Groups) -> Run:
             target: Any = node.target
             with torch.no_grad():
                 known[node] = target(*args, **kwargs)
-    return tuple(_given(program.results, known))
-
-
-def _given(value: Any, known: Mapping[fx.Node, Any]) -> Any:
-    return fx.map_arg(value, known.__getitem__)
+    return tuple(value_of(program.results, known))
 
 
 def _coming(
@@ -252,10 +199,3 @@ def _coming(
             where=provenance(node).line,
         )
     return Coming(name, tuple(groups[group]), given, node)
-
-
-def _attribute(gm: fx.GraphModule, path: str) -> Any:
-    found: Any = gm
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found

@@ -8,9 +8,9 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload, schema_of
-from ..ir import effects
-from ..ir.batch_norms import EVALUATING, NATIVE, VENDOR, names
-from ..ir.values import tensors_of
+from . import effects
+from .batch_norms import EVALUATING, NATIVE, VENDOR, names
+from .values import tensors_of
 
 _NATIVE = (NATIVE.writing, NATIVE.functional, EVALUATING)
 _VENDOR = (VENDOR.writing, VENDOR.functional)
@@ -18,6 +18,10 @@ _BATCH_NORM = dict.fromkeys(names(_NATIVE), "native_batch_norm") | dict.fromkeys
     names(_VENDOR), "cudnn_batch_norm"
 )
 """Capture and lowering choose among these by whether running statistics are written, and how."""
+
+
+UNSET = ("empty", "new_empty")
+"""Base names begin so of ops whose results hold whatever was there."""
 
 
 def base_name(target: object) -> str:

@@ -9,24 +9,18 @@ rounding of its dtype, and what comes out differently is what compiled code may 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
 
-from ...ir import effects
-from ...ir.aliasing import alias_sources
-from ...ir.program import OutputSpec
-
-TIGHT = 4
-"""Times the dtype's epsilon, of the largest value: two forms of one formula give that."""
+from ..ir import effects
+from ..ir.aliasing import alias_sources
+from ..ir.copies import blank, is_expanded
+from .compare import Gap, gap, largest
 
 MARGIN = 3
 """Factor on the change that noise made: the largest of few samples is not the largest."""
-
-FLIPS = 1e-5
-"""The share of a mask or of indices that may fall on the other side of a comparison."""
 
 
 class Noise(enum.Enum):
@@ -84,69 +78,9 @@ class Shaker:
 
 def dense(value: torch.Tensor) -> torch.Tensor:
     """Memory for a value like this one, laid out as it is where no elements overlap."""
-    pairs = zip(value.shape, value.stride(), strict=True)
-    if any(size > 1 and stride == 0 for size, stride in pairs):
+    if is_expanded(value):
         return torch.empty(value.shape, dtype=value.dtype, device=value.device)
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-
-
-@dataclass(frozen=True)
-class Gap:
-    """The difference of two values."""
-
-    size: float = 0.0
-    """The largest difference; for masks and integers the number of those that differ."""
-    broken: int = 0
-    """The number of elements that are finite on one side only."""
-
-    def within(self, other: Gap) -> bool:
-        """True when nothing of it is larger."""
-        return self.size <= other.size and self.broken <= other.broken
-
-    def __or__(self, other: Gap) -> Gap:
-        return Gap(max(self.size, other.size), max(self.broken, other.broken))
-
-
-_APART = Gap(float("inf"))
-
-
-def gap(left: object, right: object) -> Gap:
-    """Between two values of one kind; infinite when they are of different kinds."""
-    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        if (left.shape, left.dtype) != (right.shape, right.dtype):
-            return _APART
-        return _between(left, right) if left.numel() else Gap()
-    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-        return Gap() if left != left and right != right else Gap(abs(left - right))
-    return Gap() if left is None and right is None else _APART
-
-
-def _between(left: torch.Tensor, right: torch.Tensor) -> Gap:
-    if not (left.is_floating_point() or left.is_complex()):
-        return Gap(float((left != right).sum()))
-    if left.element_size() < 4:
-        left, right = left.float(), right.float()
-    ends = left.isfinite()
-    both = ends & right.isfinite()
-    broken = int((ends != right.isfinite()).sum())
-    distance = (left - right).abs().masked_fill_(~both, 0)
-    return Gap(float(distance.max()), broken)
-
-
-def first_tolerance(value: object, mixed: bool) -> Gap:
-    """The difference allowed without runs with noise. ``mixed``: compiled comparisons count."""
-    if isinstance(value, torch.Tensor) and value.numel():
-        if value.is_floating_point() or value.is_complex():
-            return Gap(TIGHT * torch.finfo(value.dtype).eps * _scale(value))
-        return Gap(FLIPS * value.numel() if mixed else 0.0)
-    if isinstance(value, float):
-        return Gap(TIGHT * torch.finfo(torch.float64).eps * abs(value))
-    return Gap()
-
-
-def _scale(value: torch.Tensor) -> float:
-    magnitude = value.abs() if value.element_size() > 1 else value.float().abs()
-    return float(magnitude.masked_fill(~magnitude.isfinite(), 0).max())
+    return blank(value)
 
 
 @dataclass
@@ -175,7 +109,7 @@ class Suspect:
             and again.is_floating_point()
         ):
             # At the edge of a root or a logarithm: no number says how far this carries.
-            edge = Noise.COARSE.amplitude(again.dtype) * _scale(self.expected)
+            edge = Noise.COARSE.amplitude(again.dtype) * largest(self.expected)
             change = replace(change, size=max(change.size, edge))
         self.allowed |= Gap(MARGIN * change.size, MARGIN * change.broken)
 
@@ -183,10 +117,3 @@ class Suspect:
     def explained(self) -> bool:
         """True when noise does as much."""
         return self.gap.within(self.allowed)
-
-
-ValueKey = OutputSpec | tuple[int, int, str]
-"""An output of the step; or the part of the program, its run and the name of a node."""
-
-Look = Callable[[ValueKey, fx.Node | None, object], None]
-"""A callback for each value that can be compared: its key, its node, the value."""

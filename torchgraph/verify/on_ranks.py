@@ -14,18 +14,19 @@ from typing import Any
 
 import torch
 
-from ..._torch.distributed.held import is_wrapper, local
-from ...costs.collectives import collectives
-from ...distributed.ranks import ranks_of, simulated_rank
-from ...errors import InvalidOption, NotSupported
-from ...ir import bits
-from ...ir.names import optimizer_of
-from ...ir.program import OutputKind, Program, Role
-from ...live.inputs import Call
-from ...live.step import Leaf
-from ...record.compare.predicted import first_values, predicted
-from ...replay.replay import Replay
+from .._torch.distributed.held import is_wrapper
+from ..costs.collectives import collectives
+from ..distributed.ranks import ranks_of, simulated_rank
+from ..errors import InvalidOption, NotSupported
+from ..ir import bits
+from ..ir.copies import copied
+from ..ir.program import OutputKind, Program, Role
+from ..live.inputs import Call
+from ..record.compare.predicted import first_values, predicted
+from .bound import Bound
 from .lockstep import Groups, run
+from .run import ends_of
+from .start import make_casts, now
 
 
 @dataclass
@@ -33,7 +34,7 @@ class RankRun:
     """The results of one rank of a simulated world."""
 
     outputs: list[Any] = field(default_factory=list)
-    """What each step returns."""
+    """The result of each step."""
     states: dict[str, Any] = field(default_factory=dict)
     """Parameters, buffers and what optimizers keep, after the last step, by name: of what lies in
     parts on the ranks, the part of this one."""
@@ -101,7 +102,7 @@ class _Rank:
     """The program of one rank, and the values of its states."""
 
     def __init__(
-        self, replay: Replay, calls: list[Call], values: list[Any], random: torch.Tensor
+        self, replay: Bound, calls: list[Call], values: list[Any], random: torch.Tensor
     ) -> None:
         self._replay = replay
         self.calls = calls
@@ -111,7 +112,7 @@ class _Rank:
         }
         self.random = random
         self.begins: dict[str, torch.Tensor] = {}
-        """What a real rank would be sent by the first before its first step."""
+        """Values that a real rank would be sent by the first before its first step."""
         self.outputs: list[Any] = []
         self._values = values
 
@@ -132,7 +133,7 @@ class _Rank:
             )
         replay = graph._runner.programs.compiler.compile(known, calls[0])
         _refuse(replay)
-        values = [_copied(first.get(leaf.fqn, _now(leaf))) for leaf in replay.leaves]
+        values = [copied(first.get(leaf.fqn, now(leaf))) for leaf in replay.leaves]
         values += [None] * (len(replay.program.signature.inputs) - len(values))
         found = cls(replay, calls, values, random)
         if graph._runner.step.replicas.groups or graph._runner.step.replicas.shards is not None:
@@ -152,21 +153,17 @@ class _Rank:
                     f"{tuple(first.shape)}: one program runs all calls."
                 )
             self._values[place] = value
-        by_fqn = {spec.fqn: value for spec, value in zip(inputs, self._values, strict=True)}
-        for place, spec in enumerate(inputs):
-            if spec.derived_from is not None and spec.meta is not None:
-                self._values[place] = by_fqn[spec.derived_from].to(spec.meta.dtype)
+        make_casts(self.program.signature, self._values)
         return self._values
 
     def take(self, number: int, results: Sequence[Any]) -> None:
         """Take over the results of a step: outputs, and new values of states."""
-        pairs = list(zip(self.program.signature.outputs, results, strict=True))
-        skipped = {out.target for out, v in pairs if out.kind is OutputKind.SKIP and bool(v)}
+        ends = ends_of(self.program.signature.outputs, results).items()
         places = {spec.fqn: place for place, spec in enumerate(self.program.signature.inputs)}
-        for out, value in pairs:
-            if out.kind is OutputKind.UPDATE and optimizer_of(out.target) not in skipped:
+        for out, value in ends:
+            if out.kind is OutputKind.UPDATE:
                 self._values[places[out.target]] = value
-        users = [value for out, value in pairs if out.kind is OutputKind.USER]
+        users = [value for out, value in ends if out.kind is OutputKind.USER]
         tree, call = self._replay.captured.out_tree, self.calls[number]
         self.outputs.append(tree.made(users[: len(tree.names)], call.args, call.kwargs))
 
@@ -184,7 +181,7 @@ def _weights(graph: Any) -> dict[str, torch.Tensor]:
     if hasattr(graph, "_look"):  # a step, which knows its modules by then
         graph._look()
     return {
-        f"{root}.{name}": _copied(tensor)
+        f"{root}.{name}": copied(tensor)
         for root, module in graph._runner.step.modules.items()
         for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers())
         if not is_wrapper(tensor)
@@ -203,7 +200,7 @@ def _check_alike(ranks: Sequence[_Rank]) -> None:
                 )
 
 
-def _refuse(replay: Replay) -> None:
+def _refuse(replay: Bound) -> None:
     side_effects = replay.captured.side_effects
     if side_effects.actions or side_effects.read:
         raise NotSupported(
@@ -211,14 +208,3 @@ def _refuse(replay: Replay) -> None:
             "from what it keeps in Python's objects.",
             fix="step the scheduler outside of the step.",
         )
-
-
-def _now(leaf: Leaf) -> Any:
-    if leaf.role is Role.INPUT or isinstance(leaf.value, torch.Tensor):
-        return leaf.value
-    return leaf.read()
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a tensor; of a DTensor, of its local shard."""
-    return local(value).detach().clone() if isinstance(value, torch.Tensor) else value

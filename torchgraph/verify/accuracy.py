@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...ir.program import OutputKind, OutputSpec
+from ..ir.program import OutputKind, OutputSpec
 from .divergence import Divergence
 
 _SHOWN = 8

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...ir import effects
-from ...ir.each import expanded
-from ...ir.program import Program, Role
-from ...replay.audit.reference import Observed, Reference, parts_of
-from ..ops import base_name
+from ..ir import effects
+from ..ir.each import expanded
+from ..ir.ops import UNSET, base_name
+from ..ir.program import Program, Role
+from .compare import largest
 from .infinities import AnyIsBad, Expected, floats, kinds_of
-
-_UNSET = ("empty", "new_empty")
-"""Ops whose results hold whatever was there."""
+from .run import arguments, parts_of, walk_parts
 
 
 @dataclass
@@ -41,7 +39,7 @@ class _Trail:
     leaks: bool = False
     """True when a result is bad, and was not in the good step, that nothing bad leads to."""
     _begun: dict[fx.Node, dict[fx.Node, None]] = field(default_factory=dict)
-    """What is bad -> the nodes where that began."""
+    """Bad node -> the nodes where that began."""
     _calls: dict[fx.Node, OpCall] = field(default_factory=dict)
 
     def fine(self, node: fx.Node) -> None:
@@ -98,7 +96,7 @@ class Watch:
         self.sizes: dict[str, float] = {}
         """The largest magnitude of each node, of its finite elements."""
         self.kinds: dict[str, frozenset[str]] = {}
-        """What is not finite in each node's value, where something is not."""
+        """The kinds of elements that are not finite in each node's value, if any."""
         self._wanted = wanted
         self._trails = [*map(_Trail, expected), _Trail(AnyIsBad())]
         """The last for a step in which all that is bad may be."""
@@ -120,7 +118,7 @@ class Watch:
         whole = [one for one in self._trails if one.source is not None and not one.leaks]
         return whole[0] if whole else self._trails[-1]
 
-    def moved(self, node: fx.Node, value: Any) -> Any:
+    def seen(self, node: fx.Node, value: Any) -> Any:
         """Observe a value of the run, and return it unchanged."""
         if node.op == "output":
             for trail in self._trails:
@@ -136,9 +134,9 @@ class Watch:
         return value
 
     def _see(self, node: fx.Node, value: Any) -> None:
-        self.sizes[node.name] = max(self.sizes.get(node.name, 0.0), _largest(value))
+        self.sizes[node.name] = max([self.sizes.get(node.name, 0.0), *map(largest, floats(value))])
         kinds = kinds_of(value)
-        if not kinds or base_name(node.target).startswith(_UNSET):
+        if not kinds or base_name(node.target).startswith(UNSET):
             for trail in self._trails:
                 trail.fine(node)
             return
@@ -147,18 +145,7 @@ class Watch:
             trail.bad(node, kinds, self._values, self._call)
 
     def _call(self, node: fx.Node) -> OpCall:
-        args = fx.map_arg(node.args, self._values.__getitem__)
-        kwargs = fx.map_arg(dict(node.kwargs), self._values.__getitem__)
-        return OpCall(node, args, kwargs, self._random)
-
-
-def _largest(value: Any) -> float:
-    """The largest finite magnitude of a value."""
-    size = 0.0
-    for tensor in floats(value):
-        magnitude = tensor.abs()
-        size = max(size, float(magnitude.masked_fill(~tensor.isfinite(), 0).max()))
-    return size
+        return OpCall(node, *arguments(node, self._values), self._random)
 
 
 def watched(
@@ -177,13 +164,8 @@ def watched(
     given = frozenset(spec.name for spec in inputs if spec.role in (Role.BUFFER, Role.FREE))
     expected = [Expected(good, given, narrow=narrow) for narrow in (False, True)]
     watch, whole = Watch(wanted, expected), expanded(program)
-    parts = parts_of(whole)
-    list(Reference(whole, parts, Observed(parts, ())).run(values, _look, watch))
+    walk_parts(whole, parts_of(whole), values, lambda run, node, value: watch.seen(node, value))
     return watch
-
-
-def _look(*_: object) -> None:
-    """Do nothing with an observed value: there is nothing to compare it with."""
 
 
 def first_growth(good: Watch, bad: Watch, program: Program, times: float) -> str:

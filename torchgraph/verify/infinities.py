@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...ir.values import tensors_of
-from ..ops import base_name
+from ..ir.ops import base_name
+from ..ir.values import tensors_of
 
 NAN, INFINITE = "nan", "infinite"
 

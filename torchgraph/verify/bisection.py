@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ...errors import GraphError
-from ...ir import text
-from ...ir.program import Program
-from ...options.options import PassOptions
-from ...passes import Pass, run
-from ...passes.runner import select
+from ..errors import GraphError
+from ..ir import text
+from ..ir.program import Program
+from ..options.options import PassOptions
+from ..passes import Pass, run
+from ..passes.runner import select
 from .divergence import Culprit
 from .rank_agreement import SingleRank
 

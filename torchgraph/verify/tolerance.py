@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...ir.names import key_of, last_of, parameter_of
-from .compare import same_bits
+from ..ir.bits import gap, same_bits
+from ..ir.names import key_of, last_of, parameter_of
 
 _ROUNDING = 64
 """Rounding of sums in another order, in multiples of the dtype's epsilon."""
@@ -116,7 +116,5 @@ def agree(
 
 def gap_in_words(expected: Any, got: Any) -> str:
     """``by up to 3``; empty where that says nothing."""
-    if not isinstance(expected, torch.Tensor) or expected.shape != got.shape:
-        return ""
-    gap = (expected.detach().to(torch.complex128) - got.detach().to(torch.complex128)).abs()
-    return f" by up to {gap.max().item():.3g}" if gap.numel() else ""
+    apart = gap(expected, got) if isinstance(expected, torch.Tensor) else None
+    return "" if apart is None else f" by up to {apart:.3g}"

@@ -1,0 +1,151 @@
+"""The `aten` program of a step, op by op, fed with what compiled code computed in between.
+
+Values that leave a compiled region are compared with the program's own and then take their place.
+So a difference shows where it begins, and what follows is asked about the same numbers: an update
+about the same gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+
+from ..collection import afresh
+from ..distributed.collective_log import CollectiveLog
+from ..ir.program import OutputSpec, Program, Role, Signature, identity
+from ..lower import Crossing, Region
+from .rounding import dense
+from .run import PartRun, walk_parts
+
+Given = Mapping[str, torch.Tensor]
+"""Node of a part -> the value to go on with."""
+
+
+ValueKey = OutputSpec | tuple[int, int, str]
+"""An output of the step; or the part of the program, its run and the name of a node."""
+
+Look = Callable[[ValueKey, Argument, object], None]
+"""Called for each value that can be compared: its key, its node or constant, the value."""
+
+
+class Observed:
+    """The outputs of the compiled regions of one run, and the inputs of its update."""
+
+    def __init__(self, parts: Sequence[Program], regions: Sequence[Region]) -> None:
+        """``parts``: the parts of the `aten` program; see `parts_of`."""
+        self._parts = parts
+        self._regions = regions
+        known = [dict(_tensors(part)) for part in parts]
+        self._wanted = {
+            region: [known[region.part].get(crossing) for crossing in region.crossings]
+            for region in regions
+        }
+        """For each result of a region the name of its counterpart."""
+        self.complete = all(all(wanted) for wanted in self._wanted.values())
+        """True when each value that crosses has its counterpart in the `aten` program."""
+        self._runs: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+        """By part, and run of the part."""
+        self._seen: dict[Region, int] = {}
+        self._failure: Exception | None = None
+        self.collectives = CollectiveLog()
+        """The results of its collectives."""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Copy the outputs of regions in the block."""
+        for region in self._regions:
+            region.observer = self._see
+        try:
+            yield
+        finally:
+            for region in self._regions:
+                region.observer = None
+
+    def check(self) -> None:
+        """Raise the error of a copy that failed: most likely memory ran out."""
+        if self._failure is not None:
+            raise afresh(self._failure)
+
+    def update_given(self, signature: Signature, values: Sequence[Any]) -> None:
+        """Keep the sums that the update of a step with micro-batches is about to take."""
+        sums = {
+            spec.fqn: value
+            for spec, value in zip(signature.inputs, values, strict=True)
+            if spec.role is Role.ACCUMULATOR
+        }
+        specs = self._parts[2].signature.inputs
+        self._keep(2, 0, {spec.name: sums[spec.fqn] for spec in specs if spec.fqn in sums})
+
+    def of(self, part: int, run: int) -> Given:
+        """The values copied in one run of a part."""
+        return self._runs.get((part, run), {})
+
+    def _see(self, region: Region, outputs: Sequence[torch.Tensor]) -> None:
+        run = self._seen.get(region, 0)
+        self._seen[region] = run + 1
+        pairs = zip(self._wanted[region], outputs, strict=True)
+        self._keep(region.part, run, {name: value for name, value in pairs if name})
+
+    def _keep(self, part: int, run: int, values: Given) -> None:
+        if self._failure is not None:
+            return
+        try:
+            copies = {name: value.clone() for name, value in values.items()}
+        except Exception as failure:  # the step goes on all the same
+            self._failure = afresh(failure)
+            self._runs.clear()
+            return
+        self._runs.setdefault((part, run), {}).update(copies)
+
+
+def _tensors(program: Program) -> Iterator[tuple[Crossing, str]]:
+    """The tensors that a part of the `aten` program computes: identity and node name."""
+    for node in program.nodes:
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, torch.Tensor) or not identity(node):
+            continue
+        if all(type(size) is int for size in value.shape):  # others run outside of regions
+            yield Crossing.of(node), node.name
+
+
+class Moves(Protocol):
+    """A function over the values of a run: each value is replaced by its result."""
+
+    def moved(self, node: fx.Node, value: object) -> object:
+        """The value of ``node`` to go on with."""
+
+
+class Reference:
+    """Runs the `aten` program. It writes nothing."""
+
+    def __init__(self, program: Program, parts: Sequence[Program], observed: Observed) -> None:
+        self._program = program
+        self._parts = parts
+        self._observed = observed
+        self._nodes = {out: node for part in parts for out, node in part.returns()}
+
+    def run(self, values: Sequence[object], look: Look, moves: Moves | None = None) -> None:
+        """Run the step: ``look`` is called for what was observed, then for each output."""
+        log = self._observed.collectives
+        log.rewind()
+
+        def after(run: PartRun, node: fx.Node, value: object) -> object:
+            if moves is not None:
+                value = moves.moved(node, value)
+            is_value = node.op in ("call_function", "placeholder")
+            given = self._observed.of(run.part, run.number).get(node.name) if is_value else None
+            if given is None or not isinstance(value, torch.Tensor):
+                return value
+            look((run.part, run.number, node.name), node, value)
+            if given.shape != value.shape or given.dtype != value.dtype:
+                return value
+            # In the program's layout: what reads memory in order shall read what was meant.
+            return dense(value).copy_(given)
+
+        for out, value in walk_parts(self._program, self._parts, values, after, log).items():
+            look(out, self._nodes[out], value)
