@@ -167,12 +167,12 @@ class Programs:
 class ProgramMemory:
     """Bytes of the inputs and constants of a program, by kind, without temporaries."""
 
-    parameters: int
-    buffers: int
-    slots: int
+    parameters: int = 0
+    buffers: int = 0
+    slots: int = 0
     """Optimizer state, that which the first step creates included."""
-    constants: int
-    inputs: int
+    constants: int = 0
+    inputs: int = 0
     """Arguments of one call, and tensors from outside build."""
     derived: int = 0
     """Casts of parameters that are kept between calls."""

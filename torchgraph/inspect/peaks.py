@@ -36,11 +36,11 @@ _STEP = "torchgraph eager step"
 class Peaks:
     """Peaks of allocated bytes of a step; None where not known."""
 
-    planned: int | None
+    planned: int | None = None
     """By the lifetimes of the program's values."""
-    workspaces: bool
+    workspaces: bool = False
     """True when ``planned`` counts what kernels take for themselves."""
-    plans: tuple[MemoryPlan, ...]
+    plans: tuple[MemoryPlan, ...] = ()
     """The plan of each program of the step: one, or three with gradient accumulation."""
     notes: tuple[str, ...] = ()
     measured: int | None = None

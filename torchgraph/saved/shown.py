@@ -18,8 +18,9 @@ from ..artifact.layout import read as read_tensors
 from ..artifact.tree import decoded
 from ..costs.by_module import work_by_module
 from ..costs.op_calls import Work, work_by_node
+from ..debug.units import COUNTS, size
 from ..errors import CheckpointDamaged, CheckpointNotFound
-from ..inspect.tables import add_row, size
+from ..inspect.tables import add_row
 from ..inspect.variants import expected
 from ..ir.names import StateName, module_of
 from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta, provenance
@@ -29,7 +30,6 @@ from .saving import PROGRAM, WEIGHTS
 from .values import NAMESPACES
 
 _PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
-_UNITS = ("", "K", "M", "G", "T", "P")
 _OUTSIDE = "(no module)"
 _FIX = "look at the path: it is a directory that torchgraph.save(graph, directory) has written."
 _STATES = (Role.PARAMETER, Role.BUFFER)
@@ -216,8 +216,5 @@ def _described(meta: TensorMeta) -> str:
 
 def _short(count: int, blank: str = "") -> str:
     """``4.2M``; ``4.2 M`` or ``42 `` with a blank before the unit."""
-    unit = 0
-    scaled = float(count)
-    while scaled >= 1000 and unit < len(_UNITS) - 1:
-        scaled, unit = scaled / 1000, unit + 1
-    return f"{scaled:.1f}{blank}{_UNITS[unit]}" if unit else f"{count}{blank}"
+    scaled, unit = COUNTS.scaled(count)
+    return f"{scaled:.1f}{blank}{unit}" if unit else f"{count}{blank}"

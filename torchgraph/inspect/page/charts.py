@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...debug.units import BYTES
 from ..facts import StageTime
 from .convert import Spec
 from .memory import KINDS, OverTime
@@ -13,7 +14,6 @@ from .ops import PHASES, Spent
 PLOTS = ("memory", "modules", "phases", "stages")
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#9d755d", "#b279a2")
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MODULES = 24
 _BAR = 20
 """Pixels of a bar, with the room around it."""
@@ -22,7 +22,8 @@ _NOBODY = "(no module)"
 
 def memory(found: OverTime) -> Spec:
     """Bytes that are allocated while each op runs, by kind."""
-    unit, scale = _unit(found.peak)
+    _, unit = BYTES.scaled(found.peak)
+    scale = BYTES.base ** BYTES.names.index(unit)
     points = found.points()
     ends = [*(at for at, _ in points[1:]), len(found.moments)]
     used = [i for i, _ in enumerate(KINDS) if any(moment.taken[i] for _, moment in points)]
@@ -154,11 +155,3 @@ def _plot(title: str, rows: Sequence[Mapping[str, Any]], **parts: Any) -> Spec:
         "config": {"view": {"stroke": None}},
         **parts,
     }
-
-
-def _unit(most: int) -> tuple[str, int]:
-    """The unit in which the largest of some bytes reads well, and its bytes."""
-    power = 0
-    while most >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
-        power += 1
-    return _UNITS[power], 1024**power

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...costs.op_calls import Work
+from ...debug.units import short, size
 from ...ir.program import PassRecord
 from ..facts import StageTime
-from ..tables import size
+from ..tables import Table
 from . import charts, tables
 from .convert import Spec
 from .diffs import diffs
@@ -17,7 +18,6 @@ from .memory import OverTime, over_time
 from .ops import Ops, Spent, ops_of
 from .places import Places
 from .source import Programs, Source
-from .tables import Table
 from .timings import MEASURED, Seconds, Timings, seconds_of
 
 Figure = tuple[str, str]
@@ -75,14 +75,14 @@ def page_data(shown: Shown, given: Timings) -> dict[str, Any]:
         "name": shown.name,
         "said": shown.said,
         "figures": shown.figures,
-        "tables": {key: list(map(asdict, each)) for key, each in shown.tables.items()},
+        "tables": {key: list(map(tables.in_json, each)) for key, each in shown.tables.items()},
         "modules": _modules(shown.source, {}),
     }
     if programs is None:
         return data
     found = found_of(shown, programs, given)
     differences = diffs(programs, shown.history)
-    at_peak = asdict(tables.at_peak(found.memory))
+    at_peak = tables.in_json(tables.at_peak(found.memory))
     data["figures"] = (*shown.figures, *_work(found.ops.work))
     data["tables"]["memory"] = [at_peak, *data["tables"].get("memory", ())]
     data["modules"] = _modules(shown.source, found.ops.by_module)
@@ -100,10 +100,8 @@ def page_data(shown: Shown, given: Timings) -> dict[str, Any]:
 
 
 def _work(work: Work) -> tuple[Figure, ...]:
-    power = min(4, max(0, len(str(work.flops)) - 1) // 3)
-    flops = f"{work.flops / 1000**power:.3g} {('', 'K', 'M', 'G', 'T')[power]}"
-    moved = ("moved by ops in a step", size(work.bytes))
-    return (("FLOPs of products in a step", flops.strip()), moved)
+    flops = ("FLOPs of products in a step", short(work.flops).strip())
+    return (flops, ("moved by ops in a step", size(work.bytes)))
 
 
 def _modules(source: Source, spent: Mapping[str, Spent]) -> dict[str, list[Any]]:

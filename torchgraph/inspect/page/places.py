@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from ...errors import SourceLine
-
-Cell = str | list[str]
-"""Text, or a place: ``["model.py:12", "return self.head(x)", "/home/me/model.py"]``."""
 
 
 class Places:
@@ -37,10 +33,3 @@ class Places:
             self._lines[line] = len(self.lines)
             self.lines.append([line.filename, line.lineno, line.function, line.text])
         return self._lines[line]
-
-
-def where(line: SourceLine | None) -> Cell:
-    """A line as a cell of a table; empty for none."""
-    if line is None:
-        return ""
-    return [f"{os.path.basename(line.filename)}:{line.lineno}", line.text, line.filename]

@@ -113,7 +113,7 @@ class Profile:
     def __rich__(self) -> RenderableType:
         facts = (self.name, self.backend, self.device, self.threads, self.step, self.notes)
         parts = Group(
-            tables.head(*facts),
+            tables.profile_head(*facts),
             tables.floors(self.floor, self.seconds),
             tables.phases(self.seconds_by_phase),
             tables.modules(self.modules),
