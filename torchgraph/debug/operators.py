@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from .._torch import OpOverload
 from ..costs.owners import Owners
 from ..ir.each import Each, columns_of, is_each, is_item
 from ..ir.names import parameter_of
+from ..ir.nodes import whole_of
 from ..ir.program import (
     InputSpec,
     OutputKind,
@@ -125,9 +125,9 @@ class OperatorLines:
     def _operator(
         self, node: fx.Node, index: int, prefix: str = "", owner: str | None = None
     ) -> None:
-        if _is_item(node):  # the op that made the tuple lists its members
-            source = self._values[node.args[0]]  # type: ignore[index]  # _is_item: a node
-            self._values[node] = f"{source.rpartition('_')[0]}_{node.args[1]}"
+        whole = whole_of(node)
+        if whole is not node:  # the op that made the tuple lists its members
+            self._values[node] = f"{self._values[whole].rpartition('_')[0]}_{node.args[1]}"
             return
         if is_each(node):
             self._rows(node, index)
@@ -207,16 +207,6 @@ def _described(value: object) -> str:
     if value is None:
         return ""
     return kind(value).__name__
-
-
-def _is_item(node: fx.Node) -> bool:
-    """True for ``getitem`` on an op with several outputs."""
-    source = node.args[0] if node.args else None
-    return (
-        node.target is operator.getitem
-        and isinstance(source, fx.Node)
-        and isinstance(source.meta.get("val"), (tuple, list))
-    )
 
 
 def op_name(target: object) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import nn
 
-from ... import _extension
 from ...debug.modules import ModuleEntry, ModuleForest
 from ...ir.each import each_of, expanded, is_each
 from ...ir.names import module_of
 from ...ir.program import Program, provenance
 from ...lower.memory.planning import MemoryPlan
 from ...options.options import Options
-from ...passes import Pass, inductor_pipeline, pipeline
+from ...passes import Pass, pipeline
 from ...replay.replay import Replay
+from ...replay.switch import compiled_passes
 
 
 @dataclass(frozen=True)
@@ -100,19 +100,13 @@ def _paths(program: Program) -> Iterator[str]:
 def _programs(replay: Replay, plans: tuple[MemoryPlan, ...]) -> Programs:
     options, lowered = replay.options, replay.executable.programs
     compiled = replay.inductor_since is not None
+    captured = replay.captured.program
     return Programs(
-        replay.captured.program,
+        captured,
         replay.program,
         lowered,
         plans if len(plans) == len(lowered) else (),
-        _passes(options, replay.devices) if compiled else pipeline(options),
+        compiled_passes(captured, options) if compiled else pipeline(options),
         options,
         compiled,
     )
-
-
-def _passes(options: Options, devices: Iterable[str]) -> tuple[Pass, ...]:
-    """The passes of a program that Inductor compiles."""
-    kinds = set(devices)
-    one_kernel = all(map(_extension.load, kinds))
-    return inductor_pipeline(options, one_kernel=one_kernel, on_cpu=kinds == {"cpu"})
