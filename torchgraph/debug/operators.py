@@ -134,7 +134,7 @@ class OperatorLines:
             return
         origin = provenance(node)
         owner = self._place(self._of.module(node)) if owner is None else owner
-        name = prefix + f"{owner}-{op_name(node.target)}-{index}".lstrip("-")
+        name = prefix + name_of(owner, node.target, index)
         self._values[node] = f"{name}/out_0"
         arguments = [self._argument(value) for value in node.args]
         arguments += [f"{key}={self._argument(value)}" for key, value in node.kwargs.items()]
@@ -215,6 +215,11 @@ def op_name(target: object) -> str:
         space, name = str(target).split(".")[:2]
         return name if space == "aten" else f"{space}.{name}"
     return getattr(target, "__name__", "") or str(target)
+
+
+def name_of(module: str, target: object, number: int) -> str:
+    """``model.fc-addmm-3``: OneFlow's names of ops."""
+    return f"{module}-{op_name(target)}-{number}".lstrip("-")
 
 
 def location_of(origin: Provenance, depth: Depth | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import fx
@@ -83,6 +83,11 @@ class Steps:
     median: float
     fastest: float
     slowest: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Steps:
+        """The times of some steps, at least one."""
+        return cls(len(seconds), statistics.median(seconds), min(seconds), max(seconds))
 
 
 @dataclass(frozen=True)
@@ -283,9 +288,7 @@ def predicates(program: Program) -> tuple[Predicate, ...]:
 def steps(replay: Replay) -> Steps | None:
     """Seconds of the last runs; None before the second one."""
     taken = tuple(replay.seconds)
-    if not taken:
-        return None
-    return Steps(len(taken), statistics.median(taken), min(taken), max(taken))
+    return Steps.of(taken) if taken else None
 
 
 def held(replay: Replay, reported: Replay | None, peak: int | None) -> CachedProgram:

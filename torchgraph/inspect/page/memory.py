@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...costs.owners import own_module
-from ...ir.program import Program, Role, provenance
+from ...ir.program import Program, provenance
 from ...lower.lifetimes import Allocation, Lifetimes, live_bytes
 from ...lower.memory.arena import Arena
 from ...lower.plan import PARTS
+from ..peaks import accumulated
 from .ops import PHASES
 from .source import Programs
 
@@ -81,8 +82,7 @@ def _moments(
         live_bytes([v for v in values if provenance(v.node).phase is phase], len(nodes))
         for phase in PHASES
     ]
-    specs = program.signature.roles(Role.ACCUMULATOR)
-    sums = sum(spec.meta.nbytes for spec in specs if spec.meta is not None)
+    sums = accumulated(program)
     for position, (node, *taken) in enumerate(zip(nodes, *by_phase, strict=True)):
         if node.op != "call_function":
             continue

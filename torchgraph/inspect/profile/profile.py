@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -154,7 +153,7 @@ def profile(
         backend=backend(replay),
         device=str(device),
         threads=torch.get_num_threads(),
-        step=_steps(timing.whole),
+        step=Steps.of(timing.whole),
         nodes=nodes,
         modules=modules,
         floor=least,
@@ -163,7 +162,3 @@ def profile(
         notes=tuple(notes),
         drawn=Drawn.of(replay.program, executable),
     )
-
-
-def _steps(seconds: Sequence[float]) -> Steps:
-    return Steps(len(seconds), statistics.median(seconds), min(seconds), max(seconds))
