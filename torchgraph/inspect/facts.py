@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import fx
 
@@ -218,14 +219,22 @@ def branches(guard: ValueGuard | None) -> tuple[Branch, ...]:
     """The branches of a value guard, those of the same form once."""
     if guard is None:
         return ()
-    found: dict[tuple[str, str, SourceLine | None], int] = {}
-    inputs = [node for node in guard.gm.graph.nodes if node.op == "placeholder"]
-    names = dict(zip(inputs, map(_general, guard.fqns), strict=True))
-    output = next(iter(reversed(guard.gm.graph.nodes)))
-    for node, value in zip(output.args[0], guard.expected, strict=True):
-        key = (_shortened(_formula(node, names)), repr(value), provenance(node).line)
-        found[key] = found.get(key, 0) + 1
+    found = Counter(
+        (_shortened(text), repr(value), line)
+        for text, value, line in decisions(guard, map(_general, guard.fqns))
+    )
     return tuple(Branch(text, taken, n, line) for (text, taken, line), n in found.items())
+
+
+def decisions(
+    guard: ValueGuard, names: Iterable[str]
+) -> Iterator[tuple[str, object, SourceLine | None]]:
+    """(expression, value, line) of each branch. ``names``: of the guard's inputs, in order."""
+    graph = guard.gm.graph
+    known = dict(zip(graph.find_nodes(op="placeholder"), names, strict=True))
+    results: Any = graph.output_node().args[0]
+    for node, value in zip(results, guard.expected, strict=True):
+        yield _formula(node, known), value, provenance(node).line
 
 
 def _general(fqn: str) -> str:

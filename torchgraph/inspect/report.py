@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 from torch import nn
 
 from ..calls.fallback import Fallback
 from ..calls.spot_checks.schedule import SpotChecks
-from ..debug.screen import OnAnyScreen
+from ..debug.screen import Printed
 from ..debug.units import size
 from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
@@ -47,7 +47,7 @@ from .recomputation import Recomputation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Printed):
     """What became of one Graph: ``print`` it, show it with rich, or read its fields.
 
     The fields are about the program that was captured last; ``programs`` is about all of them.
@@ -318,9 +318,6 @@ class Report:
         programs = _held(cache, None, options)
         return cls(name=name, backend="eager", programs=programs, calls=calls, source=source)
 
-    def __rich__(self) -> RenderableType:
-        return OnAnyScreen(Group(*self._tables()))
-
     def _tables(self) -> Iterator[RenderableType]:
         plan = self.backend_plan
         yield tables.report_head(self.name, self.backend, self.nodes, self.steps, plan)
@@ -352,10 +349,6 @@ class Report:
         yield tables.predicates(self.predicates)
         yield tables.branches(self.branches)
         yield tables.baked(self.baked)
-
-    def __str__(self) -> str:
-        """The tables as plain text, 80 columns wide."""
-        return tables.plain(self)
 
 
 def _held(cache: ProgramCache, reported: Replay | None, options: Options) -> Programs:

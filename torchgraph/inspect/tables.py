@@ -11,7 +11,6 @@ from rich.rule import Rule
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..debug import screen
 from ..debug.units import digits, size
 from ..errors import SourceLine
 from ..ir.program import PassRecord, Refusal
@@ -371,11 +370,6 @@ def _baked(one: Baked) -> tuple[Cell, ...]:
         return f"{one.value}, {size(one.nbytes)}", ops, one.line
     times = f" x{one.count}" if one.count > 1 else ""
     return f"{one.name}={one.value}", f"{ops}{times}", one.line
-
-
-def plain(shown: RenderableType) -> str:
-    """A rich renderable as plain text, 80 columns wide."""
-    return screen.plain(shown, 80, screen.encoding_of_output())
 
 
 def _thousandths(seconds: float) -> str:

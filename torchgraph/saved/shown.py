@@ -18,6 +18,7 @@ from ..artifact.layout import read as read_tensors
 from ..artifact.tree import decoded
 from ..costs.by_module import work_by_module
 from ..costs.op_calls import Work, work_by_node
+from ..debug.branches import PHASES
 from ..debug.units import COUNTS, size
 from ..errors import CheckpointDamaged, CheckpointNotFound
 from ..inspect.tables import add_row
@@ -29,7 +30,6 @@ from .programs import ProgramReader
 from .saving import PROGRAM, WEIGHTS
 from .values import NAMESPACES
 
-_PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
 _OUTSIDE = "(no module)"
 _FIX = "look at the path: it is a directory that torchgraph.save(graph, directory) has written."
 _STATES = (Role.PARAMETER, Role.BUFFER)
@@ -160,7 +160,7 @@ def _modules(program: Program, depth: int | None) -> Tree:
             for phase, work in phases.items():
                 module.ops[phase] += work.launches
                 module.flops += work.flops
-    head = _row(Text("module", "dim"), ["params", "FLOPs", *_PHASES.values()])
+    head = _row(Text("module", "dim"), ["params", "FLOPs", *PHASES.values()])
     tree = Tree(head, guide_style="dim")
     _add(tree, root, math.inf if depth is None else depth)
     return tree
@@ -184,7 +184,7 @@ def _used_elsewhere(program: Program) -> dict[tuple[str, str], None]:
 
 def _add(parent: Tree, module: _Module, depth: float) -> None:
     for name, child in module.in_order():
-        counts = [child.elements, child.flops, *(child.ops[phase] for phase in _PHASES)]
+        counts = [child.elements, child.flops, *(child.ops[phase] for phase in PHASES)]
         label = Text(name, "bold")
         if child.tensors:
             label.append(f"  {' '.join(child.tensors)}", "dim")

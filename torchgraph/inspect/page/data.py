@@ -51,7 +51,7 @@ class Found:
 
 def found_of(shown: Shown, programs: Programs, given: Timings) -> Found:
     """The figures of a program. ``given``: measured times of nodes; None: they are estimated."""
-    program, place = programs.final, shown.source.place
+    program, place = programs.final, shown.source.places.of
     seconds = seconds_of(program, given, shown.name)
     modules = figures_of(program, seconds.by_node, place, seconds.besides)
     return Found(seconds, modules, over_time(programs))

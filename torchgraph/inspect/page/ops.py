@@ -52,7 +52,7 @@ def ops_of(program: Program, source: Source, seconds: Mapping[str, float]) -> Op
             node.name,
             base_name(node.target),
             PHASES.index(origin.phase),
-            rows.get(source.place(owners.module(node)), -1),
+            rows.get(source.places.of(owners.module(node)), -1),
             origin.made_by,
             "several" if is_each(node) else text.value_type(node.meta.get("val")),
             "\n".join(line.removeprefix("    ") for line in lines),
