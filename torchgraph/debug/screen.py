@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.segment import Segment
 
 ASCII = str.maketrans("─│├└…·", "-|+`~.")
-"""Characters of lines and what stands for them."""
+"""For `str.translate`: what is printed where there is ASCII alone."""
 
 
 class OnAnyScreen:

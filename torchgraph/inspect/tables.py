@@ -51,7 +51,10 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str | Text] = ()
     empty: str = ""
-    """What a page says where there are no rows. Without it nothing of the table is shown."""
+    """Where there are no rows: what a page says, and a terminal shows the title alone.
+
+    Without it a terminal shows nothing of a table without rows.
+    """
     total: Sequence[Cell] = ()
     """A last row, on a terminal."""
     limit: int | None = None
