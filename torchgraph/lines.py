@@ -34,6 +34,11 @@ class SourceLine(NamedTuple):
     function: str
 
     @property
+    def place(self) -> str:
+        """``model.py:12``."""
+        return f"{os.path.basename(self.filename)}:{self.lineno}"
+
+    @property
     def text(self) -> str:
         """The line itself, stripped; empty when the file cannot be read."""
         return linecache.getline(self.filename, self.lineno).strip()

@@ -19,8 +19,9 @@ from torch.nn import functional as F
 import torchgraph as tg
 from torchgraph.costs.activations import kept_by_node
 from torchgraph.costs.op_calls import Work, work_by_node
-from torchgraph.debug.branches import _BYTES, _COUNTS, _FLOPS, _number
+from torchgraph.debug.branches import _ELEMENTS, _number
 from torchgraph.debug.rich_tree import GraphTree
+from torchgraph.debug.units import BYTES, COUNTS
 from torchgraph.errors import EagerWarning, InvalidOption
 from torchgraph.ir.program import Phase, provenance
 
@@ -80,21 +81,21 @@ def test_the_whole_is_what_the_program_takes(graph):
         nodes = work_by_node(program).items()
         works = [work for node, work in nodes if provenance(node).phase is phase]
         whole = sum(works, Work())
-        assert shown[name]["ops"] == _number(whole.launches, _COUNTS)
-        assert shown[name]["FLOPs"] == _number(whole.flops, _FLOPS)
-        assert shown[name]["moved"] == _number(whole.bytes, _BYTES, "B")
-    assert shown["fwd"]["kept"] == _number(sum(kept_by_node(program).values()), _BYTES, "B")
+        assert shown[name]["ops"] == _number(whole.launches, _ELEMENTS)
+        assert shown[name]["FLOPs"] == _number(whole.flops, COUNTS)
+        assert shown[name]["moved"] == _number(whole.bytes, BYTES)
+    assert shown["fwd"]["kept"] == _number(sum(kept_by_node(program).values()), BYTES)
 
 
 def test_the_figures_of_a_layer(graph):
     shown = figures(graph.tree().plain())
     linear = shown["0"]  # the last of that name: the norm of `down`
     assert linear["fwd"]["FLOPs"] == "-"
-    assert shown["1"]["fwd"]["FLOPs"] == _number(2 * 6 * 64 * 2, _FLOPS)  # down.1
-    assert shown["1"]["bwd"]["FLOPs"] == _number(4 * 6 * 64 * 2, _FLOPS)
+    assert shown["1"]["fwd"]["FLOPs"] == _number(2 * 6 * 64 * 2, COUNTS)  # down.1
+    assert shown["1"]["bwd"]["FLOPs"] == _number(4 * 6 * 64 * 2, COUNTS)
     moved = 4 * (6 * 64 + 64 * 2 + 2 + 6 * 2)
-    assert shown["1"]["fwd"]["moved"] == _number(moved, _BYTES, "B")
-    assert shown["1"]["upd"]["moved"] == _number(3 * 4 * (64 * 2 + 2), _BYTES, "B")
+    assert shown["1"]["fwd"]["moved"] == _number(moved, BYTES)
+    assert shown["1"]["upd"]["moved"] == _number(3 * 4 * (64 * 2 + 2), BYTES)
 
 
 def test_micro_batches_are_counted():
@@ -342,16 +343,16 @@ def test_the_environment_changes_nothing(graph, monkeypatch):
 @pytest.mark.parametrize(
     ("count", "units", "text"),
     [
-        (0, _COUNTS, "-"),
-        (99_999, _COUNTS, "99,999"),
-        (100_000, _COUNTS, "100K"),
-        (1_500_000_000, _COUNTS, "1.50B"),
-        (999, _FLOPS, "999"),
-        (999_600, _FLOPS, "1.00M"),
-        (12_340_000_000, _FLOPS, "12.3G"),
-        (1023, _BYTES, "1023"),
-        (2**20, _BYTES, "1.00MiB"),
-        (1023 * 2**30, _BYTES, "1023GiB"),
+        (0, _ELEMENTS, "-"),
+        (99_999, _ELEMENTS, "99,999"),
+        (100_000, _ELEMENTS, "100K"),
+        (1_500_000_000, _ELEMENTS, "1.50B"),
+        (999, COUNTS, "999"),
+        (999_600, COUNTS, "1.00M"),
+        (12_340_000_000, COUNTS, "12.3G"),
+        (1023, BYTES, "1023B"),
+        (2**20, BYTES, "1.00MiB"),
+        (1023 * 2**30, BYTES, "1023GiB"),
     ],
 )
 def test_numbers(count, units, text):

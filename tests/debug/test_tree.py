@@ -5,7 +5,7 @@ from torch import nn
 from tests.debug.tree_support import ProgramWriter, empty, net_source
 from tests.support import assert_golden
 from torchgraph.debug.operators import io_names
-from torchgraph.debug.rich_tree import rich_tree
+from torchgraph.debug.rich_tree import GraphTree
 from torchgraph.debug.tree import TreeSource, block_text, module_text, text
 from torchgraph.ir.program import CallRecord, OutputKind, Provenance, Role, TensorMeta
 from torchgraph.lines import Depth
@@ -30,14 +30,14 @@ def test_after_the_first_call():
 
 
 def test_in_colour():
-    assert_golden("tree_rich", plain(rich_tree(net_source())) + "\n")
-    assert_golden("tree_rich_before", plain(rich_tree(net_source(compiled=False))) + "\n")
+    assert_golden("tree_rich", plain(GraphTree(net_source())) + "\n")
+    assert_golden("tree_rich_before", plain(GraphTree(net_source(compiled=False))) + "\n")
 
 
 def test_no_line_is_wider_than_the_screen():
     for width in (60, 80, 120):
         assert all(
-            len(line) <= width for line in plain(rich_tree(net_source()), width).splitlines()
+            len(line) <= width for line in plain(GraphTree(net_source()), width).splitlines()
         )
 
 
@@ -80,7 +80,7 @@ def test_shared_modules_and_parameters_lie_at_their_first_path():
     assert "(PARAMETER:c.weight:tensor(..., size=(2, 2), dtype=torch.float32, " in shown
     assert "requires_grad=True), shared with a.0.weight): ()" in shown
     assert shown.count("PARAMETER") == 3
-    rich = plain(rich_tree(source_of(a=nn.Sequential(linear), b=linear, c=tied)))
+    rich = plain(GraphTree(source_of(a=nn.Sequential(linear), b=linear, c=tied)))
     assert "b Linear is a.0" in rich
     assert "weight is a.0.weight" in rich
 
@@ -165,12 +165,12 @@ def test_values_of_each_kind():
 def test_a_lazy_module_has_no_sizes_yet():
     source = source_of(m=nn.LazyLinear(2))
     assert "(PARAMETER:m.weight:tensor(<uninitialized>)): ()" in text(source)
-    assert "weight:uninitialized" in plain(rich_tree(source))
+    assert "weight:uninitialized" in plain(GraphTree(source))
 
 
 def test_large_numbers_stay_narrow():
     source = source_of(m=nn.Embedding(50_000, 1_000, device="meta"))
-    assert "   50.0M   50.0M" in plain(rich_tree(source))
+    assert "   50.0M   50.0M" in plain(GraphTree(source))
 
 
 def test_the_text_is_the_same_each_time():

@@ -10,7 +10,8 @@ from torch import nn
 
 from .._torch.listening import not_listening
 from ..blocks.block import DebugOptions
-from ..debug.recorded_op import RecordedOp, RecordedValue, name_of
+from ..debug.operators import name_of
+from ..debug.recorded_op import RecordedOp, RecordedValue
 from ..debug.stages import Stages
 from ..debug.tree import CallLines, TreeSource, io_lines, tensor_names
 from ..errors import MemoryBudgetWarning, warn

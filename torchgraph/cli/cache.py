@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..debug.units import size
 from ..environment import bytes_of, cache_directory, cache_limit
-from ..inspect.tables import size
 from ..lower.inductor.cache.entries import Entry, entries, shrink
 from ..lower.inductor.cache.private import unwritable_by_others
 

@@ -14,15 +14,14 @@ from .figures import Totals, sum_of, totals_of
 from .modules import ModuleEntry, ModuleForest, TensorEntry
 from .operators import DescribedLeaf
 from .tree import TreeSource
+from .units import BYTES, COUNTS, Units
 
 PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
 _NONE = type(None).__name__
 _NAMES = {_NONE: "None"}
 _ROWS = 300
 """Modules that are shown before the rest is only counted."""
-_COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
-_FLOPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
-_BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+_ELEMENTS = Units(("", "K", "M", "B", "T"))
 
 
 class Piece(NamedTuple):
@@ -204,7 +203,7 @@ class _Grower:
         return parts
 
     def _cells(self, totals: Totals, own: int, total: int) -> dict[str, list[str]]:
-        cells = {"own": [_number(own, _COUNTS)], "params": [_number(total, _COUNTS)]}
+        cells = {"own": [_number(own, _ELEMENTS)], "params": [_number(total, _ELEMENTS)]}
         for phase, name in PHASES.items():
             found = totals.phases.get(phase)
             if found is None:
@@ -212,10 +211,10 @@ class _Grower:
             share = found.seconds / self._seconds if self._seconds else 0.0
             row = {
                 "phase": name,
-                "ops": _number(found.ops, _COUNTS),
-                "FLOPs": _number(found.flops, _FLOPS),
-                "moved": _number(found.moved, _BYTES, "B"),
-                "kept": _number(found.kept, _BYTES, "B"),
+                "ops": _number(found.ops, _ELEMENTS),
+                "FLOPs": _number(found.flops, COUNTS),
+                "moved": _number(found.moved, BYTES),
+                "kept": _number(found.kept, BYTES),
                 "time": f"{share:.1%}" if share else "-",
             }
             for column, cell in row.items():
@@ -248,14 +247,12 @@ def _config(config_repr: str) -> list[str]:
     return inside.split(", ")
 
 
-def _number(count: int, units: Sequence[tuple[float, str]], unit: str = "") -> str:
+def _number(count: int, units: Units) -> str:
     """In three digits and a unit; ``27,584`` where that is as short; ``-`` for none."""
     if not count:
         return "-"
-    if units is _COUNTS and count < 100_000:
+    if units is _ELEMENTS and count < 100_000:
         return f"{count:,}"
-    for size, name in units:
-        if count >= 0.9995 * size:
-            scaled = count / size
-            return f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f}{name}"
-    return f"{count}{unit}"
+    scaled, unit = units.scaled(count, reached=0.9995)
+    places = 0 if scaled == count else max(0, 3 - len(str(int(scaled))))
+    return f"{scaled:.{places}f}{unit}"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-from torch import fx
 
 from ..costs.by_module import kept_by_module, seconds_by_module, work_by_module
 from ..costs.owners import Owners
@@ -78,14 +76,14 @@ def totals_of(
         besides: measured, by module and phase, of nodes that lowering made.
     """
     found: defaultdict[str, Totals] = defaultdict(Totals)
-    figured = [*_figures(program, seconds or {}), *_times(besides or {})]
-    for module, phase, figures in figured:
-        found[forest.place(module)].phases.setdefault(phase, Figures()).add(figures)
+    figures = figures_of(program, seconds or {}, forest.place, besides or {})
+    found.update((path, Totals(phases)) for path, phases in figures.items())
     owners = Owners(program)
     passes = {record.name for record in program.history}
     for node in program.nodes:
         origin = provenance(node)
-        if node.op == "call_function" and origin.made_by in passes and not _is_part(node):
+        is_op = node.op == "call_function" and node.target is not operator.getitem
+        if is_op and origin.made_by in passes:
             made = found[forest.place(owners.module(node))].made
             made[origin.made_by, op_name(node.target)] += 1
     for path, count in _nodes(program, forest).items():
@@ -95,15 +93,26 @@ def totals_of(
     return found
 
 
+def figures_of(
+    program: Program,
+    seconds: Mapping[str, float],
+    place: Callable[[str], str],
+    besides: Mapping[tuple[str, Phase], float],
+) -> dict[str, dict[Phase, Figures]]:
+    """The figures of each module in each phase; what is of none under the empty path.
+
+    ``place`` gives the module of the tree that a module path of the program belongs to.
+    """
+    found: defaultdict[str, dict[Phase, Figures]] = defaultdict(dict)
+    for module, phase, figures in (*_figures(program, seconds), *_times(besides)):
+        found[place(module)].setdefault(phase, Figures()).add(figures)
+    return found
+
+
 def _nodes(program: Program, forest: ModuleForest) -> dict[str, int]:
     """Op nodes by module path, without the update's, which count by parameter or once for all."""
     found = phase_counts(program, forest.place)
     return {path: counts.total() - counts[Phase.UPDATE] for path, counts in found.items()}
-
-
-def _is_part(node: fx.Node) -> bool:
-    """True for one result of an op that has several."""
-    return node.target is operator.getitem
 
 
 def _figures(

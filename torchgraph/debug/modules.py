@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -70,6 +71,29 @@ class ModuleEntry:
             yield from child.walk()
 
 
+class Places(NamedTuple):
+    """The paths at which modules are listed."""
+
+    shared: Mapping[str, str] = {}
+    """A path of a module that is met again -> its first one."""
+    known: Collection[str] = ()
+
+    def of(self, path: str) -> str:
+        """The listed path that ``path`` belongs to; empty for what belongs to the whole.
+
+        A path through a shared module leads to where it lies, an unknown one to the nearest module
+        around it.
+        """
+        head = path
+        while head:
+            if head in self.shared:
+                return self.of(self.shared[head] + path[len(head) :])
+            head = head.rpartition(".")[0]
+        while path and path not in self.known:
+            path = path.rpartition(".")[0]
+        return path
+
+
 class ModuleForest:
     """The modules of a Graph. A module or tensor met several times is listed at its first path."""
 
@@ -109,17 +133,11 @@ class ModuleForest:
             entries.append(TensorEntry(here, tensor, "" if first == here else first))
         return entries
 
-    def place(self, path: str) -> str:
-        """The entry that ``path`` belongs to; empty for what belongs to the Graph as a whole.
+    @property
+    def places(self) -> Places:
+        """The paths alone, without modules."""
+        return Places(self._shared, frozenset(self.entries))
 
-        A path through a shared module leads to where it lies, an unknown one to the nearest module
-        around it.
-        """
-        head = path
-        while head:
-            if head in self._shared:
-                return self.place(self._shared[head] + path[len(head) :])
-            head = head.rpartition(".")[0]
-        while path and path not in self.entries:
-            path = path.rpartition(".")[0]
-        return path
+    def place(self, path: str) -> str:
+        """The entry that ``path`` belongs to; empty for what belongs to the Graph as a whole."""
+        return Places(self._shared, self.entries).of(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from .._torch import OpOverload
 from ..costs.owners import Owners
 from ..ir.each import Each, columns_of, is_each, is_item
 from ..ir.names import parameter_of
+from ..ir.nodes import whole_of
 from ..ir.program import (
     InputSpec,
     OutputKind,
@@ -125,16 +125,16 @@ class OperatorLines:
     def _operator(
         self, node: fx.Node, index: int, prefix: str = "", owner: str | None = None
     ) -> None:
-        if _is_item(node):  # the op that made the tuple lists its members
-            source = self._values[node.args[0]]  # type: ignore[index]  # _is_item: a node
-            self._values[node] = f"{source.rpartition('_')[0]}_{node.args[1]}"
+        whole = whole_of(node)
+        if whole is not node:  # the op that made the tuple lists its members
+            self._values[node] = f"{self._values[whole].rpartition('_')[0]}_{node.args[1]}"
             return
         if is_each(node):
             self._rows(node, index)
             return
         origin = provenance(node)
         owner = self._place(self._of.module(node)) if owner is None else owner
-        name = prefix + f"{owner}-{op_name(node.target)}-{index}".lstrip("-")
+        name = prefix + name_of(owner, node.target, index)
         self._values[node] = f"{name}/out_0"
         arguments = [self._argument(value) for value in node.args]
         arguments += [f"{key}={self._argument(value)}" for key, value in node.kwargs.items()]
@@ -209,22 +209,17 @@ def _described(value: object) -> str:
     return kind(value).__name__
 
 
-def _is_item(node: fx.Node) -> bool:
-    """True for ``getitem`` on an op with several outputs."""
-    source = node.args[0] if node.args else None
-    return (
-        node.target is operator.getitem
-        and isinstance(source, fx.Node)
-        and isinstance(source.meta.get("val"), (tuple, list))
-    )
-
-
 def op_name(target: object) -> str:
     """``addmm`` for aten.addmm.default, with its namespace for an op of another library."""
     if isinstance(target, OpOverload):
         space, name = str(target).split(".")[:2]
         return name if space == "aten" else f"{space}.{name}"
     return getattr(target, "__name__", "") or str(target)
+
+
+def name_of(module: str, target: object, number: int) -> str:
+    """``model.fc-addmm-3``: OneFlow's names of ops."""
+    return f"{module}-{op_name(target)}-{number}".lstrip("-")
 
 
 def location_of(origin: Provenance, depth: Depth | None) -> str:

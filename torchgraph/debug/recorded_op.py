@@ -11,7 +11,7 @@ import torch
 from .._torch import OpOverload, schema_of
 from ..ir.program import Provenance
 from ..lines import Depth
-from .operators import location_of, op_name
+from .operators import location_of
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,3 @@ def _shown(value: object) -> str:
     if isinstance(value, (RecordedValue, torch.dtype, torch.device, torch.layout)):
         return str(value)
     return repr(value)
-
-
-def name_of(module: str, target: object, number: int) -> str:
-    """``model.fc-addmm-3``: OneFlow's names of ops."""
-    return f"{module}-{op_name(target)}-{number}".lstrip("-")

@@ -14,7 +14,7 @@ from rich.style import Style
 
 from ..ir.program import Phase
 from .branches import PHASES, Branch, Piece, root_of
-from .screen import encoding_of_output, plain
+from .screen import ASCII, encoding_of_output, plain
 from .tree import TreeSource
 
 
@@ -114,11 +114,6 @@ class GraphTree:
     __repr__ = __str__
 
 
-def rich_tree(source: TreeSource, depth: int | None = None) -> GraphTree:
-    """The tree, to be printed by rich."""
-    return GraphTree(source, depth)
-
-
 def _chosen(columns: Sequence[Column], width: int) -> list[Column]:
     """The columns that fit beside the words."""
     by_name = {column.name: column for column in columns}
@@ -175,9 +170,7 @@ class _Page:
 
     def _guide(self, which: int) -> str:
         guide = _GUIDES[self._step][which]
-        if not self._ascii:
-            return guide
-        return guide.translate({ord("│"): "|", ord("├"): "+", ord("└"): "`", ord("─"): "-"})
+        return guide.translate(ASCII) if self._ascii else guide
 
     def _lines(
         self, branch: Branch, before: str, under: str, style: str | None = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 
-_ASCII = str.maketrans("─│├└…·", "-|+`~.")
+ASCII = str.maketrans("─│├└…·", "-|+`~.")
+"""For `str.translate`: what is printed where there is ASCII alone."""
 
 
 class OnAnyScreen:
@@ -23,6 +25,21 @@ class OnAnyScreen:
         if not options.ascii_only:
             return segments
         return (one._replace(text=_encoded(one.text, "ascii")) for one in segments)
+
+
+class Printed(ABC):
+    """Something in tables, which rich shows, and `print` as plain text 80 columns wide."""
+
+    @abstractmethod
+    def _tables(self) -> Iterable[RenderableType]:
+        """The tables, and the lines between them."""
+
+    def __rich__(self) -> RenderableType:
+        return OnAnyScreen(Group(*self._tables()))
+
+    def __str__(self) -> str:
+        """The tables as plain text, 80 columns wide."""
+        return plain(self, 80, encoding_of_output())
 
 
 def printable(text: str) -> str:
@@ -57,4 +74,4 @@ def _encoded(text: str, encoding: str) -> str:
         text.encode(encoding)
         return text
     except UnicodeEncodeError:
-        return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+        return text.translate(ASCII).encode(encoding, "backslashreplace").decode(encoding)

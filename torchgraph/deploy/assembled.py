@@ -22,6 +22,8 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from .arithmetic import DTYPES
+
 PARAMETER_MUTATION: OutputKind = getattr(
     OutputKind, "PARAMETER_MUTATION", OutputKind.BUFFER_MUTATION
 )
@@ -106,9 +108,6 @@ def opened_again(program: ExportedProgram) -> ExportedProgram:
         return torch.export.load(file)
 
 
-_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
-
-
 def with_tensors(program: ExportedProgram) -> ExportedProgram:
     """``program``, changed: numbers among its results are tensors without dimensions.
 
@@ -118,7 +117,7 @@ def with_tensors(program: ExportedProgram) -> ExportedProgram:
     output = graph.output_node()
     results = list(output.args[0])
     for number, spec in enumerate(program.graph_signature.output_specs):
-        dtype = _DTYPES.get(type(results[number]))
+        dtype = DTYPES.get(type(results[number]))
         if not isinstance(spec.arg, ConstantArgument) or dtype is None:
             continue
         with graph.inserting_before(output):

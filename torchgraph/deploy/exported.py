@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,6 +79,9 @@ class _Writing:
         self._inputs: list[InputSpec] = []
         self._outputs: list[OutputSpec] = []
         self._results: list[Any] = []
+        self._taken: set[fx.Node] = set()
+        self._storages = {storage_id(node.meta["val"]) for node in self._program.placeholders}
+        """Those of the inputs."""
         self._by_name = {str(spec.fqn): node for spec, node in self._program.inputs()}
         self._constants: dict[str, torch.Tensor] = {}
 
@@ -131,9 +135,7 @@ class _Writing:
             if node.op != "get_attr":
                 continue
             name = str(node.target)
-            value: Any = self._program.gm
-            for part in name.split("."):
-                value = getattr(value, part)
+            value: Any = operator.attrgetter(name)(self._program.gm)
             if not isinstance(value, torch.Tensor):
                 self._made[node] = self._graph.node_copy(node)
                 continue
@@ -165,16 +167,11 @@ class _Writing:
         roles = {str(spec.fqn): spec.role for spec, _ in self._program.inputs()}
         states = {state.name for state in self._one.states}
         kinds = {Role.PARAMETER: PARAMETER_MUTATION}
-        placeholders = {storage_id(node.meta["val"]) for node in self._program.placeholders}
-        seen: set[fx.Node] = set()
         for out, value in self._program.returns():
             target = str(out.target)
             if out.kind is not Kind.UPDATE or value is self._by_name[target]:
                 continue
-            made = self._made[value]
-            if made in seen or storage_id(value.meta["val"]) in placeholders:
-                made = self._clone(made)
-            seen.add(made)
+            made = self._own(value)
             kind = OutputKind.USER_INPUT_MUTATION
             if target in states:
                 kind = kinds.get(roles[target], OutputKind.BUFFER_MUTATION)
@@ -185,8 +182,6 @@ class _Writing:
 
     def _returns(self) -> None:
         users = [value for out, value in self._program.returns() if out.kind is Kind.USER]
-        taken = set(self._results)
-        placeholders = {storage_id(node.meta["val"]) for node in self._program.placeholders}
         for leaf in self._one.calling.results:
             if not isinstance(leaf, (Result, Argument)):
                 self._results.append(leaf)
@@ -197,16 +192,17 @@ class _Writing:
                 raise NotExportable(
                     f"A result of the step is {value!r}, no tensor.", fix="return tensors."
                 )
-            made = self._made[value]
-            if made in taken or storage_id(value.meta["val"]) in placeholders:
-                made = self._clone(made)
-            taken.add(made)
+            made = self._own(value)
             self._results.append(made)
             self._outputs.append(_returned(TensorArgument(made.name)))
 
-    def _clone(self, node: fx.Node) -> fx.Node:
-        made = self._graph.call_function(aten.clone.default, (node,))
-        made.meta["val"] = node.meta["val"]
+    def _own(self, value: fx.Node) -> fx.Node:
+        """The value as a result in memory of its own: no input's, and no result's before it."""
+        made = self._made[value]
+        if made in self._taken or storage_id(value.meta["val"]) in self._storages:
+            made = self._graph.call_function(aten.clone.default, (made,))
+            made.meta["val"] = value.meta["val"]
+        self._taken.add(made)
         return made
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import fx
 
@@ -83,6 +84,11 @@ class Steps:
     median: float
     fastest: float
     slowest: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Steps:
+        """The times of some steps, at least one."""
+        return cls(len(seconds), statistics.median(seconds), min(seconds), max(seconds))
 
 
 @dataclass(frozen=True)
@@ -167,12 +173,12 @@ class Programs:
 class ProgramMemory:
     """Bytes of the inputs and constants of a program, by kind, without temporaries."""
 
-    parameters: int
-    buffers: int
-    slots: int
+    parameters: int = 0
+    buffers: int = 0
+    slots: int = 0
     """Optimizer state, that which the first step creates included."""
-    constants: int
-    inputs: int
+    constants: int = 0
+    inputs: int = 0
     """Arguments of one call, and tensors from outside build."""
     derived: int = 0
     """Casts of parameters that are kept between calls."""
@@ -213,14 +219,22 @@ def branches(guard: ValueGuard | None) -> tuple[Branch, ...]:
     """The branches of a value guard, those of the same form once."""
     if guard is None:
         return ()
-    found: dict[tuple[str, str, SourceLine | None], int] = {}
-    inputs = [node for node in guard.gm.graph.nodes if node.op == "placeholder"]
-    names = dict(zip(inputs, map(_general, guard.fqns), strict=True))
-    output = next(iter(reversed(guard.gm.graph.nodes)))
-    for node, value in zip(output.args[0], guard.expected, strict=True):
-        key = (_shortened(_formula(node, names)), repr(value), provenance(node).line)
-        found[key] = found.get(key, 0) + 1
+    found = Counter(
+        (_shortened(text), repr(value), line)
+        for text, value, line in decisions(guard, map(_general, guard.fqns))
+    )
     return tuple(Branch(text, taken, n, line) for (text, taken, line), n in found.items())
+
+
+def decisions(
+    guard: ValueGuard, names: Iterable[str]
+) -> Iterator[tuple[str, object, SourceLine | None]]:
+    """(expression, value, line) of each branch. ``names``: of the guard's inputs, in order."""
+    graph = guard.gm.graph
+    known = dict(zip(graph.find_nodes(op="placeholder"), names, strict=True))
+    results: Any = graph.output_node().args[0]
+    for node, value in zip(results, guard.expected, strict=True):
+        yield _formula(node, known), value, provenance(node).line
 
 
 def _general(fqn: str) -> str:
@@ -283,9 +297,7 @@ def predicates(program: Program) -> tuple[Predicate, ...]:
 def steps(replay: Replay) -> Steps | None:
     """Seconds of the last runs; None before the second one."""
     taken = tuple(replay.seconds)
-    if not taken:
-        return None
-    return Steps(len(taken), statistics.median(taken), min(taken), max(taken))
+    return Steps.of(taken) if taken else None
 
 
 def held(replay: Replay, reported: Replay | None, peak: int | None) -> CachedProgram:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 
 import torch
 from torch.profiler import record_function
 
 from .._torch import below_autograd
 from ..ir.copies import copied
-from ..ir.program import Role
+from ..ir.program import Program, Role
 from ..live.inputs import Call
 from ..live.step import Step
 from ..lower import Executable, Lowered, Plan
@@ -38,11 +37,11 @@ _STEP = "torchgraph eager step"
 class Peaks:
     """Peaks of allocated bytes of a step; None where not known."""
 
-    planned: int | None
+    planned: int | None = None
     """By the lifetimes of the program's values."""
-    workspaces: bool
+    workspaces: bool = False
     """True when ``planned`` counts what kernels take for themselves."""
-    plans: tuple[MemoryPlan, ...]
+    plans: tuple[MemoryPlan, ...] = ()
     """The plan of each program of the step: one, or three with gradient accumulation."""
     notes: tuple[str, ...] = ()
     measured: int | None = None
@@ -80,11 +79,16 @@ def of_values(replay: Replay) -> int | None:
 def _most(executable: Lowered, probe: bool) -> int:
     most = 0
     for part in _parts(executable):
-        specs = part.program.signature.roles(Role.ACCUMULATOR)
-        held = sum(spec.meta.nbytes for spec in specs if spec.meta is not None)
         besides = workspaces(part.program) if probe else {}
-        most = max(most, held + planned_peak(part.memory, part.program, besides))
+        allocated = planned_peak(part.memory, part.program, besides)
+        most = max(most, accumulated(part.program) + allocated)
     return most
+
+
+def accumulated(program: Program) -> int:
+    """Bytes of the gradients that a part of a step takes, to add to them."""
+    specs = program.signature.roles(Role.ACCUMULATOR)
+    return sum(spec.meta.nbytes for spec in specs if spec.meta is not None)
 
 
 def measured(
@@ -116,7 +120,7 @@ def measured(
     autocast = Autocast(options.amp, (leaf.value for leaf in replay.leaves))
     built = autocast.eager(build)
     eager = Eager(built, call, scan, owners, options, replay.leaves, around)
-    steps = recorded(lambda: eager.run(_Span()))
+    steps = recorded(lambda: eager.run(record_function(_STEP)))
     return replace(found, eager=steps[_STEP].peak)
 
 
@@ -124,19 +128,3 @@ def _parts(executable: Lowered) -> tuple[Executable, ...]:
     """The parts that run op by op: a CUDA Graph has a memory pool of its own."""
     parts = executable.executables if isinstance(executable, Plan) else (executable,)
     return tuple(part for part in parts if isinstance(part, Executable))
-
-
-class _Span:
-    """A reusable context manager that marks a span for `recorded`."""
-
-    def __enter__(self) -> None:
-        self._mark = record_function(_STEP)
-        self._mark.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._mark.__exit__(kind, error, trace)

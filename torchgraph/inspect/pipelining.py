@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from rich.console import RenderableType
 
 from ..lower import Lowered
 from ..pipeline.packing import bytes_of
 from ..pipeline.pipelined import Pipelined
 from ..pipeline.stages import StagePart
-from .tables import add_row, empty_table, section, size
 
 
 @dataclass(frozen=True)
@@ -70,40 +66,3 @@ def collect(runs: Lowered) -> Pipeline | None:
         bytes_of(one.meta) * len(one.targets) for many in runs.exchanges.values() for one in many
     )
     return Pipeline(runs.schedule, cut.micro_batches, tuple(stages), exchanged)
-
-
-COLUMNS = ("stage", "ranks", "forward", "backward", "kept", "sends", "sends back")
-
-
-def cells(stages: Sequence[PipelineStage]) -> list[tuple[str, ...]]:
-    """The stages in words, a row for each."""
-    return [
-        (
-            one.name,
-            ", ".join(map(str, one.ranks)),
-            str(one.forward),
-            str(one.backward),
-            size(one.kept),
-            size(one.sends),
-            size(one.sends_back),
-        )
-        for one in stages
-    ]
-
-
-def title(found: Pipeline | None) -> str:
-    """The title of the table of stages."""
-    if found is None:
-        return "Pipeline"
-    update = f"; {size(found.exchanged)} in the update" if found.exchanged else ""
-    return f"Pipeline ({found.schedule}, {found.micro_batches} micro-batches{update})"
-
-
-def rendered(found: Pipeline | None) -> RenderableType:
-    """The table; empty without stages."""
-    shown = empty_table(
-        title(found), (COLUMNS[0], "left"), *((one, "right") for one in COLUMNS[1:])
-    )
-    for row in cells(found.stages if found else ()):
-        add_row(shown, *row)
-    return section(shown)

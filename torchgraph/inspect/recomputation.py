@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import RenderableType
 from torch import fx
 
 from .._torch import OpOverload
 from ..ir.program import RECOMPUTED, Program, Saving
 from ..ir.values import leaves
 from ..lower.memory.allocations import real
-from .tables import add_row, empty_table, section, size
 
 _RUNS = 3
 
@@ -54,31 +52,6 @@ def collect(program: Program) -> tuple[Recomputation, ...]:
         )
         for name, group in by_name.items()
     )
-
-
-def rendered(rows: tuple[Recomputation, ...]) -> RenderableType:
-    """The table; empty without checkpointing."""
-    shown = empty_table(
-        "Activation checkpointing",
-        ("module", "left"),
-        ("kept before", "right"),
-        ("now", "right"),
-        ("ops repeated", "right"),
-        ("ms", "right"),
-    )
-    whole = Recomputation(
-        "all",
-        sum(row.kept_before for row in rows),
-        sum(row.kept_after for row in rows),
-        sum(row.nodes for row in rows),
-        sum(row.seconds for row in rows),
-    )
-    for row in (*rows, whole) if len(rows) > 1 else rows:
-        time_paid = f"{1000 * row.seconds:.2f}"
-        add_row(
-            shown, row.name, size(row.kept_before), size(row.kept_after), str(row.nodes), time_paid
-        )
-    return section(shown)
 
 
 def _seconds(program: Program) -> dict[int, float]:

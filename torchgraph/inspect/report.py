@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
+from rich.text import Text
 from torch import nn
 
 from ..calls.fallback import Fallback
 from ..calls.spot_checks.schedule import SpotChecks
-from ..debug.screen import OnAnyScreen
+from ..debug.screen import Printed
+from ..debug.units import size
 from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
 from ..options.checking import OWN_CHECK, checked
@@ -44,8 +46,8 @@ from .precision import Precision, precision
 from .recomputation import Recomputation
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, kw_only=True)
+class Report(Printed):
     """What became of one Graph: ``print`` it, show it with rich, or read its fields.
 
     The fields are about the program that was captured last; ``programs`` is about all of them.
@@ -58,31 +60,31 @@ class Report:
 
     ``"eager"`` where no program can hold the step: then ``calls`` is what there is to say.
     """
-    stages: tuple[StageTime, ...]
-    passes: tuple[PassRecord, ...]
+    stages: tuple[StageTime, ...] = ()
+    passes: tuple[PassRecord, ...] = ()
     """In the order in which they ran."""
-    nodes: tuple[PhaseCount, ...]
+    nodes: tuple[PhaseCount, ...] = ()
     """Forward, backward, update."""
-    memory: ProgramMemory
+    memory: ProgramMemory = field(default_factory=ProgramMemory)
     programs: Programs
-    branches: tuple[Branch, ...]
+    branches: tuple[Branch, ...] = ()
     """Decisions on the optimizers' numbers."""
-    moving: tuple[str, ...]
+    moving: tuple[str, ...] = ()
     """Numbers of the optimizers that may change at any time: the next call uses them."""
-    free_to_move: tuple[str, ...]
+    free_to_move: tuple[str, ...] = ()
     """What these numbers are called in param groups: ``lr``, ``betas``."""
-    guards: tuple[Guard, ...]
+    guards: tuple[Guard, ...] = ()
     """Attributes and settings that must stay, besides the modules, tensors and hooks themselves."""
-    guard_form: str
+    guard_form: str = "python"
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
-    guard_seconds: float | None
+    guard_seconds: float | None = None
     """What that takes, the median of a sample of the last calls; None before one was timed."""
-    baked: tuple[Baked, ...]
-    peaks: Peaks
+    baked: tuple[Baked, ...] = ()
+    peaks: Peaks = field(default_factory=Peaks)
     """What a step allocates at its most; measured where it was asked for."""
-    cuda_graph: str
+    cuda_graph: str = "no program"
     """``"captured"``, ``"refused"``, how far it is, or why there is none."""
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[Refusal, ...] = ()
     """Why the step cannot be a CUDA Graph, with the user's lines."""
     recomputed: tuple[Recomputation, ...] = ()
     """What activation checkpointing saves and costs, by module."""
@@ -180,27 +182,29 @@ class Report:
                 ("measured peak of a step", self.peaks.measured),
                 ("there before a step", self.memory.total),
             ):
-                yield what, "" if count is None else tables.size(count)
+                yield what, "" if count is None else size(count)
         yield "calls by programs", str(self.calls.programs)
         yield "calls recorded", str(self.calls.recorded)
         yield "calls looked at", str(self.calls.looked)
         yield "calls in eager", str(sum(one.count for one in self.calls.eager))
         yield "programs held", str(len(self.programs.held))
 
-    def _page_tables(self) -> dict[str, list[page_tables.Table]]:
+    def _page_tables(self) -> dict[str, list[tables.Table]]:
         """The tables by section of the page."""
-        held = [page_tables.calls(self.calls), page_tables.programs(self.programs)]
+        held = [tables.calls(self.calls), page_tables.programs(self.programs)]
         if self.backend == "eager":
             return {"programs": held}
+        memory = replace(tables.memory(self.memory), title="Memory that is there before a step")
+        left = replace(tables.refusals(self.passes), title="Left alone by passes", empty="Nothing.")
         return {
             "overview": [
-                page_tables.nodes(self.nodes),
-                page_tables.precision(self.precision),
+                tables.nodes(self.nodes),
+                tables.precision(self.precision),
                 page_tables.recomputed(self.recomputed),
-                page_tables.pipeline(self.pipeline),
-                page_tables.gradient_norms(self.gradient_norms),
+                tables.pipeline(self.pipeline),
+                tables.gradient_norms(self.gradient_norms),
             ],
-            "memory": [page_tables.memory(self.memory)],
+            "memory": [memory],
             "guards": [
                 page_tables.guards(self.guards, self.free_to_move, self._checked()),
                 page_tables.predicates(self.predicates),
@@ -208,10 +212,7 @@ class Report:
                 page_tables.baked(self.baked),
             ],
             "programs": held,
-            "refusals": [
-                page_tables.left_alone(self.passes),
-                page_tables.cuda_graph(self.cuda_graph, self.refusals),
-            ],
+            "refusals": [left, tables.cuda_graph(self.cuda_graph, self.refusals)],
         }
 
     drawn: Drawn | None = field(default=None, repr=False, compare=False)
@@ -314,68 +315,40 @@ class Report:
         calls: CallCounts,
         source: Source,
     ) -> Report:
-        return cls(
-            name=name,
-            backend="eager",
-            stages=(),
-            passes=(),
-            nodes=(),
-            memory=ProgramMemory(0, 0, 0, 0, 0),
-            programs=_held(cache, None, options),
-            branches=(),
-            moving=(),
-            free_to_move=(),
-            guards=(),
-            guard_form="python",
-            guard_seconds=None,
-            baked=(),
-            peaks=Peaks(None, False, ()),
-            cuda_graph="no program",
-            refusals=(),
-            calls=calls,
-            source=source,
-        )
+        programs = _held(cache, None, options)
+        return cls(name=name, backend="eager", programs=programs, calls=calls, source=source)
 
-    def __rich__(self) -> RenderableType:
+    def _tables(self) -> Iterator[RenderableType]:
+        plan = self.backend_plan
+        yield tables.report_head(self.name, self.backend, self.nodes, self.steps, plan)
+        calls = tables.calls(self.calls)
+        if self.calls.untold:
+            untold = f"The last look told nothing: {self.calls.untold}"
+            calls = replace(calls, title=f"{calls.title}\n{untold}")
         if self.backend == "eager":
-            head = tables.head(self.name, self.backend, self.nodes, self.steps, "")
-            parts = (head, tables.calls(self.calls), tables.programs(self.programs))
-            return OnAnyScreen(Group(*parts))
-        return OnAnyScreen(Group(*self._tables()))
-
-    def _tables(self) -> tuple[RenderableType, ...]:
-        return (
-            tables.head(
-                self.name,
-                self.backend,
-                self.nodes,
-                self.steps,
-                self.backend_plan,
-            ),
-            tables.stages(self.stages),
-            tables.passes(self.passes),
-            tables.refusals(self.passes),
-            tables.nodes(self.nodes),
-            tables.precision(self.precision),
-            tables.memory(self.memory),
-            tables.peaks(self.peaks),
-            tables.memory_plans(self.peaks.plans),
-            tables.confirmation(self.confirmation),
-            tables.cuda_graph(self.cuda_graph, self.refusals),
-            recomputation.rendered(self.recomputed),
-            pipelining.rendered(self.pipeline),
-            tables.calls(self.calls),
-            tables.programs(self.programs),
-            tables.gradient_norms(self.gradient_norms),
-            tables.guards(self.guards, self.free_to_move, self._checked()),
-            tables.predicates(self.predicates),
-            tables.branches(self.branches),
-            tables.baked(self.baked),
-        )
-
-    def __str__(self) -> str:
-        """The tables as plain text, 80 columns wide."""
-        return tables.plain(self)
+            yield from (calls, tables.programs(self.programs))
+            return
+        yield tables.stages(self.stages)
+        yield tables.passes(self.passes)
+        yield tables.refusals(self.passes)
+        yield tables.nodes(self.nodes)
+        yield tables.precision(self.precision)
+        yield tables.memory(self.memory)
+        yield tables.peaks(self.peaks)
+        yield tables.memory_plans(self.peaks.plans)
+        if self.confirmation is not None:
+            style = "yellow" if self.confirmation.dropped else "bold"
+            yield Text(f"\nCompiled code: {self.confirmation}", style)
+        yield tables.cuda_graph(self.cuda_graph, self.refusals)
+        yield tables.recomputed(self.recomputed)
+        yield tables.pipeline(self.pipeline)
+        yield calls
+        yield tables.programs(self.programs)
+        yield tables.gradient_norms(self.gradient_norms)
+        yield tables.guards(self.guards, self.free_to_move, self._checked())
+        yield tables.predicates(self.predicates)
+        yield tables.branches(self.branches)
+        yield tables.baked(self.baked)
 
 
 def _held(cache: ProgramCache, reported: Replay | None, options: Options) -> Programs:

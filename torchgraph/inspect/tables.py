@@ -1,23 +1,21 @@
-"""The tables of a report. Each fits 80 columns and is empty when it has nothing to say."""
+"""The tables of a report, as data: a terminal shows them 80 columns wide, a page in HTML."""
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..debug import screen
+from ..debug.units import digits, size
 from ..errors import SourceLine
 from ..ir.program import PassRecord, Refusal
 from ..lower.memory.planning import MemoryPlan
-from ..verify.audit import Confirmation
+from ..replay.cuda.graphs import NOT_LOOKED_AT
 from .baked import Baked, BakedKind
 from .facts import (
     Branch,
@@ -32,30 +30,99 @@ from .facts import (
     Steps,
 )
 from .peaks import Peaks
+from .pipelining import Pipeline
 from .precision import Precision
+from .recomputation import Recomputation
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SHOWN = 20
-"""Rows of a table before the rest is only counted."""
+"""Rows of a table on a terminal before the rest is only counted."""
 
-_Justify = Literal["left", "right"]
+Cell = str | Text | SourceLine | None
+"""Text, or a line of the user's: its place and its code."""
 
 
-def head(
-    name: str,
-    backend: str,
-    counts: Sequence[PhaseCount],
-    steps: Steps | None,
-    plan: str,
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns."""
+
+    title: str
+    columns: Sequence[str]
+    """Names. ``>`` before one aligns it to the right, ``…`` lets its cells be cut."""
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str | Text] = ()
+    empty: str = ""
+    """Where there are no rows: what a page says, and a terminal shows the title alone.
+
+    Without it a terminal shows nothing of a table without rows.
+    """
+    total: Sequence[Cell] = ()
+    """A last row, on a terminal."""
+    limit: int | None = None
+    """The number of rows on a terminal before the rest is only counted."""
+
+    def __rich__(self) -> RenderableType:
+        if not self.rows:
+            return Text(f"\n{self.title}", "bold") if self.empty else Group()
+        table = RichTable(
+            title=Text(self.title, "bold cyan"),
+            title_justify="left",
+            header_style="dim",
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
+            expand=self.columns[-1].startswith("…"),
+        )
+        for name in self.columns:
+            _add_column(table, name, is_last=name is self.columns[-1])
+        for row in self.rows[: self.limit]:
+            add_row(table, *row)
+        if self.total:
+            table.add_section()
+            add_row(table, *self.total, style="bold")
+        more = len(self.rows) - len(self.rows[: self.limit])
+        left = [Text(f"... and {more} more", "dim")] if more else []
+        return Padding(Group(table, *left, *self.notes), (1, 0, 0, 0))
+
+
+def _add_column(table: RichTable, name: str, *, is_last: bool) -> None:
+    if name.startswith("…"):
+        ratio = 1 if is_last else None
+        table.add_column(name[1:], ratio=ratio, no_wrap=True, overflow="ellipsis")
+    else:
+        table.add_column(
+            name.removeprefix(">"),
+            justify="right" if name.startswith(">") else "left",
+            overflow="fold",
+        )
+
+
+def add_row(table: RichTable, *cells: Cell, style: str = "") -> None:
+    """A row of texts as they are: rich takes ``[i]`` in a line of code for its markup."""
+    table.add_row(*map(_text, cells), style=style)
+
+
+def _text(cell: Cell) -> Text:
+    if isinstance(cell, Text):
+        return cell
+    if not isinstance(cell, SourceLine):
+        return Text(cell or "")
+    place = Text(cell.place)
+    return place.append(f" {cell.text}", "dim") if cell.text else place
+
+
+def head(name: str, *lines: Text) -> RenderableType:
+    """The title line of a report, and the lines below it."""
+    return Group(Rule(Text(name, "bold green"), style="dim"), *lines)
+
+
+def report_head(
+    name: str, backend: str, counts: Sequence[PhaseCount], steps: Steps | None, plan: str
 ) -> RenderableType:
     """The title line, what becomes of the backend, and the time of a step."""
-    lines = [Text(_of_steps(steps))] if steps else []
     nodes = sum(count.after_passes for count in counts)
     words = f"{nodes} nodes, backend {backend}" if counts else "no program: the step runs in eager"
-    line = Text(words, "dim")
-    if plan:
-        lines.insert(0, Text(plan, "dim"))
-    return Group(Rule(Text(name, "bold green"), style="dim"), line, *lines)
+    lines = [Text(words, "dim"), *([Text(plan, "dim")] if plan else [])]
+    return head(name, *lines, *([Text(_of_steps(steps))] if steps else []))
 
 
 def _of_steps(steps: Steps) -> str:
@@ -68,169 +135,191 @@ def _of_steps(steps: Steps) -> str:
     )
 
 
-def stages(rows: Sequence[StageTime]) -> RenderableType:
+def stages(found: Sequence[StageTime]) -> Table:
     """Seconds by stage."""
-    table = empty_table("Compilation", ("stage", "left"), ("seconds", "right"))
+    rows = []
     whole = "\n"
-    for stage in rows:
+    for stage in found:
         part = stage.name.startswith(whole)
         whole = whole if part else stage.name
-        add_row(table, f"  {stage.name}" if part else stage.name, _thousandths(stage.seconds))
-    return section(table)
+        rows.append((f"  {stage.name}" if part else stage.name, _thousandths(stage.seconds)))
+    return Table("Compilation", ("stage", ">seconds"), rows)
 
 
-def passes(rows: Sequence[PassRecord]) -> RenderableType:
+def passes(found: Sequence[PassRecord]) -> Table:
     """Edits and time by pass."""
-    table = empty_table(
-        "Passes",
-        ("pass", "left"),
-        ("edits", "right"),
-        ("nodes before", "right"),
-        ("after", "right"),
-        ("ms", "right"),
-        ("bitwise", "left"),
-    )
-    for row in rows:
-        before, after = str(row.nodes_before), str(row.nodes_after)
-        exact = Text("yes", "green") if row.exact else Text("no", "yellow")
-        time = digits(1e3 * row.seconds)
-        add_row(table, row.name, str(row.edits), before, after, time, exact)
-    return section(table)
+    rows = [
+        (
+            one.name,
+            str(one.edits),
+            str(one.nodes_before),
+            str(one.nodes_after),
+            digits(1e3 * one.seconds),
+            Text("yes", "green") if one.exact else Text("no", "yellow"),
+        )
+        for one in found
+    ]
+    columns = ("pass", ">edits", ">nodes before", ">after", ">ms", "bitwise")
+    return Table("Passes", columns, rows)
 
 
-def refusals(rows: Sequence[PassRecord]) -> RenderableType:
+def refusals(found: Sequence[PassRecord]) -> Table:
     """Matches that passes refused to change, and the reasons."""
-    table = empty_table(
-        "Left alone", ("pass", "left"), ("nodes", "right"), ("why", "left"), ("where", "left")
-    )
-    found = [(row.name, refusal) for row in rows for refusal in row.refusals]
-    for name, refusal in found[:_SHOWN]:
-        add_row(table, name, str(refusal.count), refusal.reason, where(refusal.line))
-    return section(table, *_more(len(found)))
+    rows = [
+        (one.name, str(refusal.count), refusal.reason, refusal.line)
+        for one in found
+        for refusal in one.refusals
+    ]
+    return Table("Left alone", ("pass", ">nodes", "why", "where"), rows, limit=_SHOWN)
 
 
-def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
+def nodes(found: Sequence[PhaseCount]) -> Table:
     """Op nodes by phase."""
-    table = empty_table(
-        "Nodes",
-        ("phase", "left"),
-        ("captured", "right"),
-        ("after passes", "right"),
-        ("in place", "right"),
-    )
-    for row in rows:
-        add_row(table, row.phase.value, str(row.captured), str(row.after_passes), str(row.in_place))
-    table.add_section()
-    columns = ("captured", "after_passes", "in_place")
-    totals = (str(sum(getattr(row, column) for row in rows)) for column in columns)
-    add_row(table, "all", *totals, style="bold")
-    return section(table)
+    counts = [(one.captured, one.after_passes, one.in_place) for one in found]
+    rows = [(one.phase.value, *map(str, row)) for one, row in zip(found, counts, strict=True)]
+    total = ("all", *(str(sum(column)) for column in zip(*counts, strict=True)))
+    return Table("Nodes", ("phase", ">captured", ">after passes", ">in place"), rows, total=total)
 
 
-def precision(rows: Sequence[Precision]) -> RenderableType:
-    """Ops by dtype."""
-    table = empty_table("Precision", ("type", "left"), ("phase", "left"), ("ops", "left"))
-    for row in rows:
-        ops = ", ".join(f"{name} x{count}" if count > 1 else name for name, count in row.ops)
-        add_row(table, str(row.dtype).removeprefix("torch."), row.phase.value, ops)
-    return section(table)
+def precision(found: Sequence[Precision]) -> Table:
+    """Ops by dtype, where there is more than one."""
+    rows = [
+        (
+            str(one.dtype).removeprefix("torch."),
+            one.phase.value,
+            ", ".join(f"{name} x{count}" if count > 1 else name for name, count in one.ops),
+        )
+        for one in found
+    ]
+    return Table("Precision", ("type", "phase", "ops"), rows)
 
 
-def memory(sizes: ProgramMemory) -> RenderableType:
-    """Bytes by kind."""
-    table = empty_table("Memory", ("held by", "left"), ("bytes", "right"))
-    for kind in ("parameters", "buffers", "slots", "derived", "constants", "inputs"):
-        add_row(table, "optimizer slots" if kind == "slots" else kind, size(getattr(sizes, kind)))
-    table.add_section()
-    add_row(table, "all", size(sizes.total), style="bold")
-    return section(table)
+def memory(sizes: ProgramMemory) -> Table:
+    """Bytes that a program reads, by kind."""
+    kinds = ("parameters", "buffers", "slots", "derived", "constants", "inputs")
+    rows = [
+        ("optimizer slots" if kind == "slots" else kind, size(getattr(sizes, kind)))
+        for kind in kinds
+    ]
+    return Table("Memory", ("held by", ">bytes"), rows, total=("all", size(sizes.total)))
 
 
-def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
+def cuda_graph(status: str, found: Sequence[Refusal]) -> Table:
     """The state of the CUDA Graph, and its obstacles."""
-    table = empty_table(
-        f"CUDA Graph: {status}", ("why", "left"), ("nodes", "right"), ("where", "left")
-    )
-    for row in rows[:_SHOWN]:
-        add_row(table, row.reason, str(row.count), where(row.line))
-    return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
+    rows = [(one.reason, str(one.count), one.line) for one in found]
+    empty = "Nothing in the program is in its way."
+    if status in NOT_LOOKED_AT:
+        empty = "What else would be in its way was not looked for."
+    columns = ("why", ">nodes", "where")
+    return Table(f"CUDA Graph: {status}", columns, rows, empty=empty, limit=_SHOWN)
 
 
-def confirmation(found: Confirmation | None) -> RenderableType:
-    """Numbers of comparisons of compiled code."""
-    if found is None:
-        return Group()
-    return Text(f"\nCompiled code: {found}", "yellow" if found.dropped else "bold")
-
-
-def peaks(found: Peaks) -> RenderableType:
+def peaks(found: Peaks) -> Table:
     """Peaks of allocated bytes of a step."""
-    table = empty_table("Peak of a step", ("bytes that it allocates", "left"), ("", "right"))
     besides = "" if found.workspaces else ", without what kernels take"
-    rows = {f"planned{besides}": found.planned, "measured": found.measured}
-    rows["eager, measured"] = found.eager
-    for name, count in rows.items():
-        if count is not None:
-            add_row(table, name, size(count))
+    known = {f"planned{besides}": found.planned, "measured": found.measured}
+    known["eager, measured"] = found.eager
+    rows = [(name, size(count)) for name, count in known.items() if count is not None]
     notes = [Text(note, "yellow") for note in found.notes]
     notes += [Text(f"by {found.method}", "dim")] if found.method else []
-    return section(table, *notes)
+    return Table("Peak of a step", ("bytes that it allocates", ">"), rows, notes)
 
 
-def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
+def memory_plans(plans: Sequence[MemoryPlan]) -> Table:
     """The orders that memory planning tried, and the contents of the arena."""
-    table = empty_table("Memory plan", ("", "left"), ("bytes", "right"), ("values", "right"))
+    rows = []
     for plan in plans:
         for one in plan.tried:
             chosen = " (chosen)" if one.name == plan.order else ""
-            add_row(table, f"order: {one.name}{chosen}", size(one.peak), "")
+            rows.append((f"order: {one.name}{chosen}", size(one.peak), ""))
         if plan.arena.peak:
             values = sum(map(len, plan.arena.offsets.values()))
             way = f", {plan.arena.way}" if values else ": none pays"
-            add_row(table, f"arena{way}", size(plan.arena.nbytes), str(values))
+            rows.append((f"arena{way}", size(plan.arena.nbytes), str(values)))
         for left in plan.arena.outside:
-            add_row(table, f"outside: {left.reason}", size(left.nbytes), str(left.values))
-    return section(table)
+            rows.append((f"outside: {left.reason}", size(left.nbytes), str(left.values)))
+    return Table("Memory plan", ("", ">bytes", ">values"), rows)
 
 
-def calls(found: CallCounts) -> RenderableType:
-    """Numbers of calls by how they ran."""
+def recomputed(found: Sequence[Recomputation]) -> Table:
+    """Savings and costs of activation checkpointing."""
+    columns = ("module", ">kept before", ">now", ">ops repeated", ">ms")
+    sums = (
+        sum(getattr(one, name) for one in found)
+        for name in ("kept_before", "kept_after", "nodes", "seconds")
+    )
+    whole = [Recomputation("all", *sums)] if len(found) > 1 else []
+    rows = [
+        (
+            one.name,
+            size(one.kept_before),
+            size(one.kept_after),
+            str(one.nodes),
+            f"{1000 * one.seconds:.2f}",
+        )
+        for one in (*found, *whole)
+    ]
+    return Table("Activation checkpointing", columns, rows)
+
+
+def pipeline(found: Pipeline | None) -> Table:
+    """The stages of a pipeline."""
+    columns = ("stage", ">ranks", ">forward", ">backward", ">kept", ">sends", ">sends back")
+    if found is None:
+        return Table("Pipeline", columns, ())
+    rows = [
+        (
+            one.name,
+            ", ".join(map(str, one.ranks)),
+            str(one.forward),
+            str(one.backward),
+            size(one.kept),
+            size(one.sends),
+            size(one.sends_back),
+        )
+        for one in found.stages
+    ]
+    update = f"; {size(found.exchanged)} in the update" if found.exchanged else ""
+    title = f"Pipeline ({found.schedule}, {found.micro_batches} micro-batches{update})"
+    return Table(title, columns, rows)
+
+
+def calls(found: CallCounts) -> Table:
+    """Numbers of calls by how they ran, and the reasons of eager ones."""
     eager = sum(one.count for one in found.eager)
     title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
     title += f"; {found.looked} of the first were looked at" if found.looked else ""
-    title += f"\nThe last look told nothing: {found.untold}" if found.untold else ""
-    table = empty_table(title, ("in eager", "left"), ("calls", "right"), ("why", "left"))
-    for one in found.eager[:_SHOWN]:
-        add_row(table, one.serves, str(one.count), one.why)
-    if not found.eager:
-        return Text(f"\n{title}", "bold")
-    return section(table, *_more(len(found.eager)))
+    rows = [(one.serves, str(one.count), one.why) for one in found.eager]
+    columns = ("in eager", ">calls", "why")
+    return Table(title, columns, rows, empty="None in eager.", limit=_SHOWN)
 
 
-def programs(cache: Programs) -> RenderableType:
+def programs(cache: Programs) -> Table:
     """The cached programs."""
     title = (
         f"Programs: {len(cache.held)} of at most {cache.size} held; hits: {cache.hits}, "
         f"misses: {cache.captures}, each a capture"
     )
-    columns: list[tuple[str, _Justify]] = [(n, "right") for n in ("nodes", "runs", "holds", "peak")]
-    table = empty_table(title, ("serves", "left"), *columns, ("", "left"))
-    for held in cache.held:
-        mark = Text("*" if held.reported else "", "dim")
-        peak = "" if held.peak is None else size(held.peak)
-        cells = (str(held.nodes), _runs(held), size(held.nbytes), peak)
-        serves = Text(held.signature).append(f"\n{held.told}" if held.told else "", "dim")
-        add_row(table, serves, *cells, mark)
+    rows = [
+        (
+            Text(held.signature).append(f"\n{held.told}" if held.told else "", "dim"),
+            str(held.nodes),
+            _runs(held),
+            size(held.nbytes),
+            "" if held.peak is None else size(held.peak),
+            Text("*" if held.reported else "", "dim"),
+        )
+        for held in cache.held
+    ]
+    columns = ("serves", ">nodes", ">runs", ">holds", ">peak", "")
     reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
-    return section(table, Text("*: what this report is about", "dim"), *reasons)
+    return Table(title, columns, rows, [Text("*: what this report is about", "dim"), *reasons])
 
 
-def gradient_norms(rows: Sequence[tuple[str, float]]) -> RenderableType:
-    """The table of the gradient norms of the last step, by param group."""
-    table = empty_table("Gradients of the last step", ("param group", "left"), ("norm", "right"))
-    for group, norm in rows:
-        add_row(table, group, f"{norm:.6g}")
-    return section(table)
+def gradient_norms(found: Sequence[tuple[str, float]]) -> Table:
+    """The gradient norms of the last step, by param group."""
+    rows = [(group, f"{norm:.6g}") for group, norm in found]
+    return Table("Gradients of the last step", ("param group", ">norm"), rows)
 
 
 _CHECKED = {"compiled": "by compiled code", "python": "in Python: the guards are not compiled here"}
@@ -242,79 +331,48 @@ def checked(form: str, seconds: float | None) -> str:
     return f"checked before each call{took}, {_CHECKED[form]}"
 
 
-def guards(rows: Sequence[Guard], moving: Sequence[str], checked: str) -> RenderableType:
+def guards(found: Sequence[Guard], moving: Sequence[str], checked: str) -> Table:
     """Guarded attributes, those of one name and value in one row."""
-    table = empty_table(
-        "Guards: a change needs another program",
-        ("value", "left"),
-        ("of", "left"),
-    )
     groups: dict[str, list[str]] = {}
-    for guard in rows:
+    for guard in found:
         owner, _, name = guard.name.rpartition(".")
         groups.setdefault(f"{name} = {guard.value}", []).append(owner)
-    for value, owners in list(groups.items())[:_SHOWN]:
-        add_row(table, value, _names(owners))
-    notes = _more(len(groups))
-    notes += [Text("and modules, parameters, buffers, hooks, param groups themselves", "dim")]
+    rows = [(value, _names(owners)) for value, owners in groups.items()]
+    notes = [Text("and modules, parameters, buffers, hooks, param groups themselves", "dim")]
     if moving:
         notes.append(Text(f"free to move: {', '.join(moving)}", "green"))
     notes.append(Text(checked, "dim"))
-    return section(table, *notes)
+    title = "Guards: a change needs another program"
+    return Table(title, ("value", "of"), rows, notes, limit=_SHOWN)
 
 
-def predicates(rows: Sequence[Predicate]) -> RenderableType:
+def predicates(found: Sequence[Predicate]) -> Table:
     """Values of tensors that Python read."""
     title = "Values that Python read: another one needs another program"
-    table = empty_table(title, ("value", "left"), ("at", "left"))
-    for row in rows[:_SHOWN]:
-        times = f"  ({_times(row.count)})" if row.count > 1 else ""
-        add_row(table, Text(row.expected).append(times, "dim"), where(row.line))
-    return section(table, *_more(len(rows)))
+    rows = [(_several(one.expected, one.count), one.line) for one in found]
+    return Table(title, ("value", "at"), rows, limit=_SHOWN)
 
 
-def branches(rows: Sequence[Branch]) -> RenderableType:
+def branches(found: Sequence[Branch]) -> Table:
     """Decisions on numbers of the optimizers."""
-    table = empty_table("Branches on numbers that move", ("condition", "left"), ("was", "left"))
-    for row in rows[:_SHOWN]:
-        times = f"  ({_times(row.count)})" if row.count > 1 else ""
-        add_row(table, Text(row.condition).append(times, "dim"), row.taken)
-    return section(table, *_more(len(rows)))
+    rows = [(_several(one.condition, one.count), one.taken) for one in found]
+    return Table("Branches on numbers that move", ("condition", "was"), rows, limit=_SHOWN)
 
 
-def baked(rows: Sequence[Baked]) -> RenderableType:
+def baked(found: Sequence[Baked]) -> Table:
     """Values that are part of the program now."""
-    table = empty_table(
-        "Baked in: part of the program, no longer read",
-        ("value", "left"),
-        ("in", "left"),
-    )
-    table.expand = True
-    table.add_column("from", ratio=1, no_wrap=True, overflow="ellipsis")
-    for row in rows[:_SHOWN]:
-        times = f" x{row.count}" if row.count > 1 else ""
-        if row.kind is BakedKind.NUMBER:
-            cells = (f"{row.name}={row.value}", f"{_ops(row.ops)}{times}")
-        elif row.kind is BakedKind.CONSTANT:
-            cells = (f"{row.value}, {size(row.nbytes)}", _ops(row.ops))
-        else:
-            cells = (row.value, "the call")
-        add_row(table, *cells, row.name if row.kind is BakedKind.ARGUMENT else where(row.line))
-    return section(table, *_more(len(rows)))
+    title = "Baked in: part of the program, no longer read"
+    return Table(title, ("value", "in", "…from"), list(map(_baked, found)), limit=_SHOWN)
 
 
-def plain(shown: RenderableType) -> str:
-    """A rich renderable as plain text, 80 columns wide."""
-    return screen.plain(shown, 80, screen.encoding_of_output())
-
-
-def digits(value: float, least: float = 0.01) -> str:
-    """Three digits, two of what is below ``least``; never in powers of ten."""
-    if value >= 100 or not value:
-        return f"{value:.0f}"
-    if value >= least:
-        return f"{value:.3g}"
-    return f"{value:.{1 - math.floor(math.log10(value))}f}"
+def _baked(one: Baked) -> tuple[Cell, ...]:
+    if one.kind is BakedKind.ARGUMENT:
+        return one.value, "the call", one.name
+    ops = f"{one.ops[0]}, ..." if len(one.ops) > 1 else "".join(one.ops)
+    if one.kind is BakedKind.CONSTANT:
+        return f"{one.value}, {size(one.nbytes)}", ops, one.line
+    times = f" x{one.count}" if one.count > 1 else ""
+    return f"{one.name}={one.value}", f"{ops}{times}", one.line
 
 
 def _thousandths(seconds: float) -> str:
@@ -322,70 +380,21 @@ def _thousandths(seconds: float) -> str:
     return digits(seconds) if 0 < seconds < 0.001 else f"{seconds:.3f}"
 
 
-def size(count: int) -> str:
-    """``2.4 MiB``."""
-    scaled, unit = float(count), 0
-    while scaled >= 1024 and unit < len(_UNITS) - 1:
-        scaled, unit = scaled / 1024, unit + 1
-    return f"{scaled:.1f} {_UNITS[unit]}" if unit else f"{count} B"
-
-
-def empty_table(title: str, *columns: tuple[str, _Justify]) -> Table:
-    table = Table(
-        title=Text(title, "bold cyan"),
-        title_justify="left",
-        header_style="dim",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
-    for name, justify in columns:
-        table.add_column(name, justify=justify, overflow="fold")
-    return table
-
-
-def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
-    """A row of texts as they are: rich takes ``[i]`` in a line of code for its markup."""
-    texts = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
-    table.add_row(*texts, style=style)
-
-
-def section(table: Table, *notes: RenderableType) -> RenderableType:
-    if not table.row_count:
-        return Group()
-    return Padding(Group(table, *notes), (1, 0, 0, 0))
-
-
-def _more(count: int) -> list[RenderableType]:
-    return [Text(f"... and {count - _SHOWN} more", "dim")] if count > _SHOWN else []
-
-
 def _counted(reasons: Iterable[str]) -> list[str]:
     counts: dict[str, int] = {}
     for reason in reasons:
         counts[reason] = counts.pop(reason, 0) + 1
-    return [f"{reason} ({_times(n)})" if n > 1 else reason for reason, n in counts.items()]
+    return [f"{reason} ({n} times)" if n > 1 else reason for reason, n in counts.items()]
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _several(value: str, count: int) -> Text:
+    """A value, and how often it is there."""
+    return Text(value).append(f"  ({count} times)" if count > 1 else "", "dim")
 
 
 def _names(owners: Sequence[str]) -> Text:
     names = Text(owners[0])
     return names.append(f" and {len(owners) - 1} more", "dim") if len(owners) > 1 else names
-
-
-def _ops(names: Sequence[str]) -> str:
-    return f"{names[0]}, ..." if len(names) > 1 else "".join(names)
-
-
-def where(line: SourceLine | None) -> Text:
-    """``models.py:12``, and the line itself in dim; empty for none."""
-    if line is None:
-        return Text("")
-    place = Text(f"{os.path.basename(line.filename)}:{line.lineno}")
-    return place.append(f" {line.text}", "dim") if line.text else place
 
 
 def _runs(held: CachedProgram) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -56,4 +55,4 @@ def _at(line: SourceLine | None) -> str:
     if line is None:
         return ""
     text = line.text if len(line.text) <= _LONGEST else f"{line.text[:_LONGEST]}…"
-    return f" at {os.path.basename(line.filename)}:{line.lineno} {text}".rstrip()
+    return f" at {line.place} {text}".rstrip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import fx
@@ -87,6 +88,14 @@ def item(node: fx.Node) -> int:
     if not isinstance(index, int):
         raise TypeError(f"{node.name} takes {index!r}, which is no position")
     return index
+
+
+def whole_of(node: fx.Node) -> fx.Node:
+    """The op of which ``node`` takes one of several results; ``node`` itself where it is an op."""
+    source = node.args[0] if node.target is operator.getitem else None
+    if isinstance(source, fx.Node) and isinstance(source.meta.get("val"), (tuple, list)):
+        return source
+    return node
 
 
 def _checked_node(argument: Argument) -> fx.Node:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import operator
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -146,7 +145,7 @@ def _where(origin: Provenance) -> str:
     parts = [
         origin.module,
         origin.phase.value,
-        f"{os.path.basename(line.filename)}:{line.lineno}" if line else "",
+        line.place if line else "",
         f"({origin.made_by})" if origin.made_by != "capture" else "",
     ]
     return "  # " + " ".join(filter(None, parts))

@@ -18,8 +18,10 @@ from ..artifact.layout import read as read_tensors
 from ..artifact.tree import decoded
 from ..costs.by_module import work_by_module
 from ..costs.op_calls import Work, work_by_node
+from ..debug.branches import PHASES
+from ..debug.units import COUNTS, size
 from ..errors import CheckpointDamaged, CheckpointNotFound
-from ..inspect.tables import add_row, size
+from ..inspect.tables import add_row
 from ..inspect.variants import expected
 from ..ir.names import StateName, module_of
 from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta, provenance
@@ -28,8 +30,6 @@ from .programs import ProgramReader
 from .saving import PROGRAM, WEIGHTS
 from .values import NAMESPACES
 
-_PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
-_UNITS = ("", "K", "M", "G", "T", "P")
 _OUTSIDE = "(no module)"
 _FIX = "look at the path: it is a directory that torchgraph.save(graph, directory) has written."
 _STATES = (Role.PARAMETER, Role.BUFFER)
@@ -160,7 +160,7 @@ def _modules(program: Program, depth: int | None) -> Tree:
             for phase, work in phases.items():
                 module.ops[phase] += work.launches
                 module.flops += work.flops
-    head = _row(Text("module", "dim"), ["params", "FLOPs", *_PHASES.values()])
+    head = _row(Text("module", "dim"), ["params", "FLOPs", *PHASES.values()])
     tree = Tree(head, guide_style="dim")
     _add(tree, root, math.inf if depth is None else depth)
     return tree
@@ -184,7 +184,7 @@ def _used_elsewhere(program: Program) -> dict[tuple[str, str], None]:
 
 def _add(parent: Tree, module: _Module, depth: float) -> None:
     for name, child in module.in_order():
-        counts = [child.elements, child.flops, *(child.ops[phase] for phase in _PHASES)]
+        counts = [child.elements, child.flops, *(child.ops[phase] for phase in PHASES)]
         label = Text(name, "bold")
         if child.tensors:
             label.append(f"  {' '.join(child.tensors)}", "dim")
@@ -216,8 +216,5 @@ def _described(meta: TensorMeta) -> str:
 
 def _short(count: int, blank: str = "") -> str:
     """``4.2M``; ``4.2 M`` or ``42 `` with a blank before the unit."""
-    unit = 0
-    scaled = float(count)
-    while scaled >= 1000 and unit < len(_UNITS) - 1:
-        scaled, unit = scaled / 1000, unit + 1
-    return f"{scaled:.1f}{blank}{_UNITS[unit]}" if unit else f"{count}{blank}"
+    scaled, unit = COUNTS.scaled(count)
+    return f"{scaled:.1f}{blank}{unit}" if unit else f"{count}{blank}"

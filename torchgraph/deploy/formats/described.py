@@ -95,8 +95,7 @@ def _state(state: State) -> dict[str, Any]:
     return {
         "name": state.name,
         "role": state.role.value,
-        "dtype": str(state.value.dtype).removeprefix("torch."),
-        "shape": list(state.value.shape),
+        **_tensor(state.value),
         "written": state.written,
     }
 

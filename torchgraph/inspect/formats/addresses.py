@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypedDict
 
 _ALIGNED = 64
-_LASTING, _PASSING, _ARENA = (number << 40 for number in (1, 2, 3))
+_LASTING, _PASSING, ARENA = (number << 40 for number in (1, 2, 3))
 """Where segments begin: of what outlives the step, of what it allocates, of its arena."""
 
 
@@ -32,84 +32,41 @@ class Block(NamedTuple):
         return self.address + -(-self.size // _ALIGNED) * _ALIGNED
 
 
-class Device:
-    """Allocator of one device that records its allocations and frees."""
+class Segment:
+    """A range of addresses, as long as what it has held at one time."""
 
-    def __init__(self, number: int) -> None:
-        self.trace: list[dict[str, Any]] = []
-        self._number = number
-        self._lasting: list[Block] = []
-        self._passing: list[Block] = []
-        self._most = _PASSING
-        """The highest address that was taken."""
-        self._arena = 0
+    def __init__(self, start: int) -> None:
+        self.blocks: list[Block] = []
+        """In the order of their addresses."""
+        self._start = self._end = start
 
-    def allocate(
-        self,
-        size: int,
-        frames: Sequence[Frame],
-        category: str,
-        *,
-        lasting: bool = False,
-        at: int | None = None,
-    ) -> Block:
-        """Allocate the first free range that is large enough; ``at``: that address of the arena."""
-        blocks = self._lasting if lasting else self._passing
-        if at is None:
-            at = _first_room(blocks, size, _LASTING if lasting else _PASSING)
-        block = Block(at, size, frames)
-        if at < _ARENA:
-            bisect.insort(blocks, block, key=lambda one: one.address)
-            self._most = max(self._most, block.end)
-        if size:
-            self._note("alloc", block, category=category)
-        return block
+    def allocate(self, size: int, frames: Sequence[Frame]) -> Block:
+        """Allocate the first free range that is large enough."""
+        at = self._start
+        for block in self.blocks:
+            if block.address - at >= size and block.address > at:
+                break
+            at = max(at, block.end)
+        made = Block(at, size, frames)
+        bisect.insort(self.blocks, made, key=lambda one: one.address)
+        self._end = max(self._end, made.end)
+        return made
 
-    def free(self, block: Block) -> None:
-        """Free a block. Viewers merge two events that follow each other directly."""
-        if block.address < _ARENA:
-            self._passing.remove(block)
-        self._note("free_requested", block)
-        self._note("free_completed", block)
-
-    def begin_arena(self, size: int) -> int:
-        """Begin the segment of an arena; returns its address."""
-        self._arena = size
-        self._note("segment_alloc", Block(_ARENA, size, ()))
-        return _ARENA
-
-    def end_arena(self) -> None:
-        """End the segment of the arena."""
-        self._note("segment_free", Block(_ARENA, self._arena, ()))
-
-    def know_category(self, name: str) -> None:
-        """Add the category ``unknown``, without which the viewer fails on a snapshot."""
-        if self.trace and not any(event.get("category") == name for event in self.trace):
-            self.trace[-1].setdefault("category", name)
-
-    def segments(self) -> list[dict[str, Any]]:
-        """The segments that are allocated now."""
-        both = ((_LASTING, self._lasting, None), (_PASSING, self._passing, self._most))
-        found = (self._segment(*one) for one in both)
-        return [segment for segment in found if segment["total_size"]]
-
-    def _segment(self, start: int, blocks: Sequence[Block], end: int | None) -> dict[str, Any]:
+    def described(self, device: int) -> dict[str, Any]:
+        """The segment in the format of memory snapshots; gaps are inactive blocks."""
         parts: list[dict[str, Any]] = []
-        at = start
-        for block in blocks:
+        at = self._start
+        for block in (*self.blocks, Block(self._end, 0, ())):
             if block.address > at:
-                parts.append(_part(at, block.address - at))
+                parts.append(_part("inactive", Block(at, 0, ()), block.address))
             if block.size:
-                parts.append(_part(block.address, block.end - block.address, block))
+                parts.append(_part("active_allocated", block, block.end))
             at = block.end
-        if end is not None and end > at:
-            parts.append(_part(at, end - at))
-            at = end
-        taken = sum(block.size for block in blocks)
+        taken = sum(block.size for block in self.blocks)
         return {
-            "device": self._number,
-            "address": start,
-            "total_size": at - start,
+            "device": device,
+            "address": self._start,
+            "total_size": self._end - self._start,
             "allocated_size": taken,
             "active_size": taken,
             "requested_size": taken,
@@ -119,7 +76,41 @@ class Device:
             "frames": [],
         }
 
-    def _note(self, action: str, block: Block, **more: str) -> None:
+
+class Device:
+    """Allocator of one device that records its allocations and frees."""
+
+    def __init__(self, number: int) -> None:
+        self.trace: list[dict[str, Any]] = []
+        self._number = number
+        self.lasting, self.passing = Segment(_LASTING), Segment(_PASSING)
+        """Of what outlives the step, and of what the step allocates."""
+
+    def begin(self, block: Block, category: str) -> Block:
+        """Record that a block is allocated."""
+        if block.size:
+            self.note("alloc", block, category=category)
+        return block
+
+    def free(self, block: Block) -> None:
+        """Free a block. Viewers merge two events that follow each other directly."""
+        if block.address < ARENA:
+            self.passing.blocks.remove(block)
+        self.note("free_requested", block)
+        self.note("free_completed", block)
+
+    def know_category(self, name: str) -> None:
+        """Add the category ``unknown``, without which the viewer fails on a snapshot."""
+        if self.trace and not any(event.get("category") == name for event in self.trace):
+            self.trace[-1].setdefault("category", name)
+
+    def segments(self) -> list[dict[str, Any]]:
+        """The segments that are allocated now; that of an arena is gone."""
+        found = [one.described(self._number) for one in (self.lasting, self.passing)]
+        return [segment for segment in found if segment["total_size"]]
+
+    def note(self, action: str, block: Block, **more: str) -> None:
+        """Record an event."""
         self.trace.append(
             {
                 "action": action,
@@ -133,24 +124,11 @@ class Device:
         )
 
 
-def _first_room(blocks: Sequence[Block], size: int, start: int) -> int:
-    """The lowest address with so many free bytes."""
-    at = start
-    for block in blocks:
-        if block.address - at >= size and block.address > at:
-            return at
-        at = max(at, block.end)
-    return at
-
-
-def _part(address: int, size: int, block: Block | None = None) -> dict[str, Any]:
-    state = "inactive" if block is None else "active_allocated"
-    frames = [] if block is None else list(block.frames)
-    requested = 0 if block is None else block.size
+def _part(state: str, block: Block, end: int) -> dict[str, Any]:
     return {
-        "address": address,
-        "size": size,
-        "requested_size": requested,
+        "address": block.address,
+        "size": end - block.address,
+        "requested_size": block.size,
         "state": state,
-        "frames": frames,
+        "frames": list(block.frames),
     }

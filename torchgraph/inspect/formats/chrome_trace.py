@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from ...artifact.files import replaced
@@ -44,8 +46,7 @@ def _process(number: int, name: str, slices: Sequence[Slice]) -> Iterator[dict[s
     for lane, title in enumerate(_LANES, start=1):
         yield _named("thread_name", number, lane, name=title)
         yield _named("thread_sort_index", number, lane, sort_index=lane)
-    for phase, first, last in _runs(slices, lambda one: one.phase.value):
-        yield _event(phase, "phase", number, 1, first.start, _end(last))
+    yield from _runs(number, 1, "phase", slices, [one.phase.value for one in slices])
     yield from _modules(number, slices)
     for one in slices:
         about = {"op": one.op, "module": one.module, "phase": one.phase.value}
@@ -57,34 +58,20 @@ def _process(number: int, name: str, slices: Sequence[Slice]) -> Iterator[dict[s
 
 def _modules(number: int, slices: Sequence[Slice]) -> Iterator[dict[str, Any]]:
     """A slice for each module whose calls follow each other, those of its children inside."""
-    depth = max((len(_path(one)) for one in slices), default=0)
-    for level in range(1, depth + 1):
-        for name, first, last in _runs(slices, lambda one, to=level: _at(one, to)):
-            yield _event(name, "module", number, 2, first.start, _end(last))
+    paths = [one.module.split(".") if one.module else [] for one in slices]
+    for level in range(1, max(map(len, paths), default=0) + 1):
+        around = [".".join(path[:level]) if len(path) >= level else "" for path in paths]
+        yield from _runs(number, 2, "module", slices, around)
 
 
-def _at(one: Slice, level: int) -> str:
-    """The module at that depth around a call; empty for none."""
-    path = _path(one)
-    return ".".join(path[:level]) if len(path) >= level else ""
-
-
-def _path(one: Slice) -> list[str]:
-    return one.module.split(".") if one.module else []
-
-
-def _runs(slices: Iterable[Slice], key: Any) -> Iterator[tuple[str, Slice, Slice]]:
-    """(key, first call, last call) of each run of calls with the same ``key``."""
-    text, first, last = "", None, None
-    for one in slices:
-        found = key(one)
-        if first is not None and last is not None and found != text:
-            if text:
-                yield text, first, last
-            first = None
-        text, first, last = found, first or one, one
-    if text and first is not None and last is not None:
-        yield text, first, last
+def _runs(
+    process: int, lane: int, kind: str, slices: Sequence[Slice], names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """A slice around each run of calls with the same name; none around those without one."""
+    for name, run in groupby(zip(names, slices, strict=True), key=itemgetter(0)):
+        calls = [one for _, one in run]
+        if name:
+            yield _event(name, kind, process, lane, calls[0].start, _end(calls[-1]))
 
 
 def _end(one: Slice) -> float:

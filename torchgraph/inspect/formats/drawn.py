@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ...errors import SourceLine
 from ...ir.program import Phase, Program
@@ -12,14 +11,24 @@ from ...pipeline.pipelined import Pipelined
 from ...replay.cuda.cuda_graph import CudaGraph
 
 
-class Slice(NamedTuple):
-    """A call on a timeline, in seconds since the step began."""
+@dataclass(frozen=True)
+class Origin:
+    """A node of a program, by name, and where it comes from."""
 
     node: str
+    """Its name in the program; of one that lowering made, its own."""
     op: str
     phase: Phase
     module: str
+    """Its module's path; empty for what several share."""
     line: SourceLine | None
+    """The user's line that it comes from."""
+
+
+@dataclass(frozen=True)
+class Slice(Origin):
+    """A call on a timeline, in seconds since the step began."""
+
     start: float
     seconds: float
     flops: int

@@ -18,11 +18,11 @@ from torch import fx
 
 from ...artifact.files import replaced
 from ...costs.owners import own_module
-from ...ir.program import InputSpec, OutputKind, Phase, Role, provenance
+from ...ir.program import OutputKind, Phase, Role, provenance
 from ...ir.values import tensors_of
 from ...lower import Executable
 from ...lower.lifetimes import Allocation, Lifetimes
-from .addresses import Block, Device, Frame
+from .addresses import ARENA, Block, Device, Frame
 from .drawn import Drawn
 
 _CATEGORIES = {
@@ -67,7 +67,9 @@ def snapshot(drawn: Drawn) -> dict[str, Any]:
 class _Step:
     def __init__(self, drawn: Drawn) -> None:
         self._drawn = drawn
-        values = [v for function in drawn.functions for n in function.program.nodes for v in _of(n)]
+        values = [
+            v for function in drawn.functions for n in function.program.nodes for v in tensors_of(n)
+        ]
         gpus = [v.device.index or 0 for v in values if v.device.type == "cuda"]
         self._host = max(gpus, default=-1) + 1
         """The number of the CPU: after those of GPUs, as torch's profiler has it."""
@@ -96,10 +98,11 @@ class _Step:
             if spec.meta is None or spec.alias_of is not None:
                 continue
             runs = program.signature.micro_batches if spec.split else 1
-            device = self._devices[self._number(spec.meta.device)]
-            size = runs * sum(tensor.untyped_storage().nbytes() for tensor in _of(node))
+            device = self._device(spec.meta.device)
+            size = runs * sum(tensor.untyped_storage().nbytes() for tensor in tensors_of(node))
+            frame = Frame(filename=spec.role.value, line=0, name=str(spec.fqn))
             category = _CATEGORIES.get(spec.role, "unknown")
-            device.allocate(size, [_named(spec)], category, lasting=True)
+            device.begin(device.lasting.allocate(size, [frame]), category)
         known: set[int] = set()
         for function in self._drawn.functions:
             for node in function.program.nodes:
@@ -110,15 +113,17 @@ class _Step:
         value = getattr(function.program.gm, str(node.target))
         if isinstance(value, torch.Tensor) and id(value) not in known:
             known.add(id(value))
-            device = self._devices[self._number(value.device)]
+            device = self._device(value.device)
             frame = Frame(filename="constant", line=0, name=str(node.target))
-            device.allocate(value.nbytes, [frame], "constant", lasting=True)
+            device.begin(device.lasting.allocate(value.nbytes, [frame]), "constant")
 
     def _function(self, function: Executable) -> None:
         lifetimes = Lifetimes(function.program)
         names = dict(self._leaving(function, lifetimes))
         arena, host = function.memory.arena, self._devices[self._host]
-        base = host.begin_arena(arena.nbytes) if arena.offsets else 0
+        whole = Block(ARENA, arena.nbytes, ())
+        if arena.offsets:
+            host.note("segment_alloc", whole)
         born: dict[int, list[Allocation]] = {}
         for value in lifetimes.values:
             if value.nbytes:
@@ -127,7 +132,7 @@ class _Step:
         for position in range(len(lifetimes.nodes)):
             for value in born.get(position, ()):
                 offsets = arena.offsets.get(value.node)
-                at = None if offsets is None else base + offsets[value.result]
+                at = None if offsets is None else ARENA + offsets[value.result]
                 device, block = self._allocate(value, lifetimes, names.get(value), at)
                 if value in names:
                     self._kept.append(_Kept(device, block, names[value]))
@@ -136,18 +141,20 @@ class _Step:
             for device, block in dying.pop(position, ()):
                 device.free(block)
         if arena.offsets:
-            host.end_arena()
+            host.note("segment_free", whole)
 
     def _allocate(
         self, value: Allocation, lifetimes: Lifetimes, kept_as: str | None, at: int | None
     ) -> tuple[Device, Block]:
-        tensors = list(_of(value.node))
+        tensors = list(tensors_of(value.node))
         place = tensors[min(value.result, len(tensors) - 1)].device if tensors else None
-        device = self._devices[self._host if place is None else self._number(place)]
+        device = self._device(place)
         category = "gradient" if kept_as else "output"
         if kept_as is None:
             category = _category(value, lifetimes)
-        return device, device.allocate(value.nbytes, _frames(value.node), category, at=at)
+        given = (value.nbytes, _frames(value.node))
+        block = device.passing.allocate(*given) if at is None else Block(at, *given)
+        return device, device.begin(block, category)
 
     def _leaving(
         self, function: Executable, lifetimes: Lifetimes
@@ -168,12 +175,10 @@ class _Step:
                 kept.device.free(kept.block)
                 self._kept.remove(kept)
 
-    def _number(self, device: torch.device) -> int:
-        return (device.index or 0) if device.type == "cuda" else self._host
-
-
-def _of(node: fx.Node) -> Iterator[torch.Tensor]:
-    return tensors_of(node)
+    def _device(self, place: torch.device | None) -> Device:
+        if place is None or place.type != "cuda":
+            return self._devices[self._host]
+        return self._devices[place.index or 0]
 
 
 def _category(value: Allocation, lifetimes: Lifetimes) -> str:
@@ -183,10 +188,6 @@ def _category(value: Allocation, lifetimes: Lifetimes) -> str:
     if born is last:
         return "temporary"
     return "activation" if born is Phase.FORWARD else "gradient"
-
-
-def _named(spec: InputSpec) -> Frame:
-    return Frame(filename=spec.role.value, line=0, name=str(spec.fqn))
 
 
 def _frames(node: fx.Node) -> Sequence[Frame]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...debug.figures import Figures
+from ...debug.units import BYTES
+from ...ir.program import Phase
 from ..facts import StageTime
 from .convert import Spec
 from .memory import KINDS, OverTime
-from .ops import PHASES, Spent
+from .ops import PHASES
 
+ByModule = Mapping[str, Mapping[Phase, Figures]]
 PLOTS = ("memory", "modules", "phases", "stages")
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#9d755d", "#b279a2")
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MODULES = 24
 _BAR = 20
 """Pixels of a bar, with the room around it."""
@@ -22,7 +25,8 @@ _NOBODY = "(no module)"
 
 def memory(found: OverTime) -> Spec:
     """Bytes that are allocated while each op runs, by kind."""
-    unit, scale = _unit(found.peak)
+    _, unit = BYTES.scaled(found.peak)
+    scale = BYTES.base ** BYTES.names.index(unit)
     points = found.points()
     ends = [*(at for at, _ in points[1:]), len(found.moments)]
     used = [i for i, _ in enumerate(KINDS) if any(moment.taken[i] for _, moment in points)]
@@ -74,31 +78,35 @@ def memory(found: OverTime) -> Spec:
     return _plot("Memory of a step, as planned", rows, layer=[area, column], height=260)
 
 
-def modules(by_module: Mapping[str, Spent], kind: str) -> Spec:
+def modules(figures: ByModule, kind: str) -> Spec:
     """Milliseconds of each module's own ops, the longest first. ``kind``: their source."""
-    longest = sorted(by_module.items(), key=lambda one: -sum(one[1].seconds))
-    named = [(module or _NOBODY, spent.seconds) for module, spent in longest[:_MODULES]]
-    rest = [spent.seconds for _, spent in longest[_MODULES:]]
+    longest = sorted(figures.items(), key=lambda one: -sum(_seconds([one[1]]).values()))
+    named = [(module or _NOBODY, _seconds([one])) for module, one in longest[:_MODULES]]
+    rest = [one for _, one in longest[_MODULES:]]
     if rest:
-        others = [sum(part) for part in zip(*rest, strict=True)]
-        named.append((f"({len(rest)} more modules)", others))
+        named.append((f"({len(rest)} more modules)", _seconds(rest)))
     rows = [
-        {"module": module, "phase": phase.value, "ms": 1e3 * seconds[i]}
-        for module, seconds in named
-        for i, phase in enumerate(PHASES)
-        if seconds[i]
+        {"module": module, "phase": phase.value, "ms": 1e3 * took}
+        for module, taken in named
+        for phase, took in taken.items()
+        if took
     ]
     return _bars(f"Time by module, {kind}", rows, "module", [module for module, _ in named])
 
 
-def phases(by_module: Mapping[str, Spent], kind: str) -> Spec:
+def phases(figures: ByModule, kind: str) -> Spec:
     """Milliseconds of forward, backward and update."""
-    sums = [sum(spent.seconds[i] for spent in by_module.values()) for i, _ in enumerate(PHASES)]
-    taken = {phase.value: 1e3 * seconds for phase, seconds in zip(PHASES, sums, strict=True)}
-    rows = [{"phase": phase, "ms": ms} for phase, ms in taken.items() if ms]
-    return _bars(
-        f"Time by phase, {kind}", rows, "phase", [name for name, ms in taken.items() if ms]
-    )
+    taken = {phase.value: took for phase, took in _seconds(figures.values()).items() if took}
+    rows = [{"phase": phase, "ms": 1e3 * took} for phase, took in taken.items()]
+    return _bars(f"Time by phase, {kind}", rows, "phase", list(taken))
+
+
+def _seconds(figures: Iterable[Mapping[Phase, Figures]]) -> dict[Phase, float]:
+    found = dict.fromkeys(PHASES, 0.0)
+    for phases in figures:
+        for phase, one in phases.items():
+            found[phase] += one.seconds
+    return found
 
 
 def stages(found: Sequence[StageTime]) -> Spec:
@@ -154,11 +162,3 @@ def _plot(title: str, rows: Sequence[Mapping[str, Any]], **parts: Any) -> Spec:
         "config": {"view": {"stroke": None}},
         **parts,
     }
-
-
-def _unit(most: int) -> tuple[str, int]:
-    """The unit in which the largest of some bytes reads well, and its bytes."""
-    power = 0
-    while most >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
-        power += 1
-    return _UNITS[power], 1024**power

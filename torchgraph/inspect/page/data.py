@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...costs.op_calls import Work
+from ...debug.figures import Figures, figures_of
+from ...debug.units import short, size
 from ...ir.program import PassRecord
 from ..facts import StageTime
-from ..tables import size
+from ..tables import Table
 from . import charts, tables
 from .convert import Spec
 from .diffs import diffs
 from .memory import OverTime, over_time
-from .ops import Ops, Spent, ops_of
-from .places import Places
-from .source import Programs, Source
-from .tables import Table
+from .ops import PHASES, Ops, ops_of
+from .source import ModuleRow, Programs, Source
 from .timings import MEASURED, Seconds, Timings, seconds_of
 
 Figure = tuple[str, str]
@@ -43,29 +43,28 @@ class Shown:
 class Found:
     """Figures computed of a program for its page and its plots."""
 
-    ops: Ops
     seconds: Seconds
+    modules: charts.ByModule
+    """By the path of a row; under the empty path, what belongs to none."""
     memory: OverTime
-    places: Places
 
 
 def found_of(shown: Shown, programs: Programs, given: Timings) -> Found:
     """The figures of a program. ``given``: measured times of nodes; None: they are estimated."""
-    seconds, places = seconds_of(programs.final, given, shown.name), Places()
-    ops = ops_of(programs.final, shown.source, seconds, places)
-    return Found(ops, seconds, over_time(programs), places)
+    program, place = programs.final, shown.source.places.of
+    seconds = seconds_of(program, given, shown.name)
+    modules = figures_of(program, seconds.by_node, place, seconds.besides)
+    return Found(seconds, modules, over_time(programs))
 
 
 def plot(shown: Shown, found: Found, name: str) -> Spec:
     """A plot by its name in `charts.PLOTS`."""
-    kind, by_module = found.seconds.kind, found.ops.by_module
     if name == "memory":
         return charts.memory(found.memory)
-    if name == "modules":
-        return charts.modules(by_module, kind)
-    if name == "phases":
-        return charts.phases(by_module, kind)
-    return charts.stages(shown.stages)
+    if name == "stages":
+        return charts.stages(shown.stages)
+    bars = charts.modules if name == "modules" else charts.phases
+    return bars(found.modules, found.seconds.kind)
 
 
 def page_data(shown: Shown, given: Timings) -> dict[str, Any]:
@@ -75,54 +74,59 @@ def page_data(shown: Shown, given: Timings) -> dict[str, Any]:
         "name": shown.name,
         "said": shown.said,
         "figures": shown.figures,
-        "tables": {key: list(map(asdict, each)) for key, each in shown.tables.items()},
+        "tables": {key: list(map(tables.in_json, each)) for key, each in shown.tables.items()},
         "modules": _modules(shown.source, {}),
     }
     if programs is None:
         return data
     found = found_of(shown, programs, given)
-    differences = diffs(programs, shown.history)
-    at_peak = asdict(tables.at_peak(found.memory))
-    data["figures"] = (*shown.figures, *_work(found.ops.work))
+    ops = ops_of(programs.final, shown.source, found.seconds.by_node)
+    at_peak = tables.in_json(tables.at_peak(found.memory))
+    data["figures"] = (*shown.figures, *_work(ops))
     data["tables"]["memory"] = [at_peak, *data["tables"].get("memory", ())]
-    data["modules"] = _modules(shown.source, found.ops.by_module)
     return {
         **data,
+        "modules": _modules(shown.source, found.modules, ops),
         "kind": found.seconds.kind,
-        "ops": found.ops.columns,
-        "lines": found.places.lines,
-        "stacks": found.places.stacks,
+        "ops": ops.columns,
+        "lines": [(*line, line.text) for line in ops.lines],
+        "stacks": list(ops.stacks),
         "passes": list(map(_pass, shown.history)),
-        "diffs": asdict(differences),
+        "diffs": asdict(diffs(programs, shown.history)),
         "plots": {name: plot(shown, found, name) for name in charts.PLOTS},
         "notes": {"memory": _of_memory(programs, found), "time": _of_time(found.seconds)},
     }
 
 
-def _work(work: Work) -> tuple[Figure, ...]:
-    power = min(4, max(0, len(str(work.flops)) - 1) // 3)
-    flops = f"{work.flops / 1000**power:.3g} {('', 'K', 'M', 'G', 'T')[power]}"
-    moved = ("moved by ops in a step", size(work.bytes))
-    return (("FLOPs of products in a step", flops.strip()), moved)
+def _work(ops: Ops) -> tuple[Figure, ...]:
+    flops = short(sum(ops.columns["flops"])).strip()
+    moved = size(sum(ops.columns["bytes"]))
+    return (("FLOPs of products in a step", flops), ("moved by ops in a step", moved))
 
 
-def _modules(source: Source, spent: Mapping[str, Spent]) -> dict[str, list[Any]]:
+def _modules(
+    source: Source, figures: charts.ByModule, ops: Ops | None = None
+) -> dict[str, list[Any]]:
     """The modules in the order of the tree; ``parent`` is a row number, -1 for a root."""
-    number = {row.path: i for i, row in enumerate(source.modules)}
-    rows = [(row.path, row.text, row.parameters, row.shared_with) for row in source.modules]
-    if "" in spent:
-        rows.append(("", "ops of no module", 0, ""))
-    taken = [spent.get(path, Spent()) for path, *_ in rows]
+    listed = Counter(zip(ops.columns["module"], ops.columns["phase"], strict=True) if ops else ())
+    rows = [*source.modules]
+    number = {row.path: i for i, row in enumerate(rows)}
+    if "" in figures or any(row < 0 for row, _ in listed):
+        rows.append(ModuleRow("", "ops of no module", 0))
+    phases = [[figures.get(row.path, {}).get(phase, Figures()) for phase in PHASES] for row in rows]
     return {
-        "path": [path for path, *_ in rows],
-        "text": [text for _, text, *_ in rows],
-        "parameters": [count for *_, count, _ in rows],
-        "shared": [shared for *_, shared in rows],
-        "parent": [number.get(path.rpartition(".")[0], -1) for path, *_ in rows],
-        **{
-            name: [getattr(one, name) for one in taken]
-            for name in ("ops", "seconds", "flops", "bytes", "kept")
-        },
+        "path": [row.path for row in rows],
+        "text": [row.text for row in rows],
+        "parameters": [row.parameters for row in rows],
+        "shared": [row.shared_with for row in rows],
+        "parent": [number.get(row.path.rpartition(".")[0], -1) for row in rows],
+        "ops": [
+            [listed[number.get(row.path, -1), i] for i, _ in enumerate(PHASES)] for row in rows
+        ],
+        "seconds": [[one.seconds for one in each] for each in phases],
+        "flops": [sum(one.flops for one in each) for each in phases],
+        "bytes": [sum(one.moved for one in each) for each in phases],
+        "kept": [sum(one.kept for one in each) for each in phases],
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ...ir import text
 from ...ir.program import PassRecord, Program
 from ...passes import Pass, run
+from .numbered import Numbered
 from .source import Programs
 
 _CONTEXT = 2
@@ -40,18 +41,17 @@ def diffs(programs: Programs, history: Sequence[PassRecord]) -> Diffs:
     try:
         run(programs.start(), programs.passes, options, on_pass=found.look)
     except Exception as error:  # a pass of the user's that may only run once
-        return Diffs(found.lines, found.by_pass, f"A pass failed when it ran again: {error}")
+        return Diffs(list(found.lines), found.by_pass, f"A pass failed when it ran again: {error}")
     if found.record != [(one.name, one.edits) for one in history]:
         return Diffs([], [], "The passes did something else when they ran again.")
-    return Diffs(found.lines, found.by_pass)
+    return Diffs(list(found.lines), found.by_pass)
 
 
 class _Differences:
     def __init__(self, programs: Programs) -> None:
-        self.lines: list[str] = []
+        self.lines = Numbered[str]()
         self.by_pass: list[dict[str, Any]] = []
         self.record: list[tuple[str, int]] = []
-        self._numbers: dict[str, int] = {}
         self._before = _text(programs.captured)
         self._rows = 0
 
@@ -76,20 +76,14 @@ class _Differences:
         for kind, first, last, new_first, new_last in group:
             if kind != "insert":
                 signs += (" " if kind == "equal" else "-") * (last - first)
-                lines += map(self._number, self._before[first:last])
+                lines += map(self.lines.number, self._before[first:last])
             if kind in ("insert", "replace"):
                 signs += "+" * (new_last - new_first)
-                lines += map(self._number, after[new_first:new_last])
+                lines += map(self.lines.number, after[new_first:new_last])
         self._rows += len(lines)
         shown = max(0, len(lines) - max(0, self._rows - _ROWS))
         at = f"line {group[0][1] + 1}, then {group[0][3] + 1}"
         return {"at": at, "signs": signs[:shown], "lines": lines[:shown], "cut": len(lines) - shown}
-
-    def _number(self, line: str) -> int:
-        if line not in self._numbers:
-            self._numbers[line] = len(self.lines)
-            self.lines.append(line)
-        return self._numbers[line]
 
 
 def _text(program: Program) -> list[str]:

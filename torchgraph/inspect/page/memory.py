@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...costs.owners import own_module
-from ...ir.program import Program, Role, provenance
+from ...ir.program import Program, provenance
 from ...lower.lifetimes import Allocation, Lifetimes, live_bytes
 from ...lower.memory.arena import Arena
 from ...lower.plan import PARTS
+from ..peaks import accumulated
 from .ops import PHASES
-from .places import Cell, where
 from .source import Programs
 
 ARENA, SUMS = "arena", "summed gradients"
@@ -47,8 +46,8 @@ class OverTime:
     moments: tuple[Moment, ...]
     peak: int
     """Bytes at the most, without what kernels take for themselves."""
-    at_peak: tuple[tuple[Cell, ...], ...]
-    """(op, bytes, phase, module, line) of the largest values that are alive then."""
+    at_peak: tuple[Allocation, ...]
+    """The largest values that are alive then."""
 
     def points(self) -> list[tuple[int, Moment]]:
         """At most `_POINTS` moments with their numbers: the largest of each range."""
@@ -62,7 +61,7 @@ def over_time(programs: Programs) -> OverTime:
     """The memory of all parts of a step, one after the other, with one following micro-batch."""
     several = len(programs.lowered) == len(PARTS)
     moments: list[Moment] = []
-    peak, at_peak = 0, tuple[tuple[Cell, ...], ...]()
+    peak, at_peak = 0, tuple[Allocation, ...]()
     for number, program in enumerate(programs.lowered):
         lifetimes = Lifetimes(program)
         arena = programs.plans[number].arena if programs.plans else Arena()
@@ -83,8 +82,7 @@ def _moments(
         live_bytes([v for v in values if provenance(v.node).phase is phase], len(nodes))
         for phase in PHASES
     ]
-    specs = program.signature.roles(Role.ACCUMULATOR)
-    sums = sum(spec.meta.nbytes for spec in specs if spec.meta is not None)
+    sums = accumulated(program)
     for position, (node, *taken) in enumerate(zip(nodes, *by_phase, strict=True)):
         if node.op != "call_function":
             continue
@@ -92,13 +90,7 @@ def _moments(
         yield Moment(part, position, str(node.name), module, (*taken, arena.nbytes, sums))
 
 
-def _alive(values: Sequence[Allocation], position: int) -> tuple[tuple[Cell, ...], ...]:
+def _alive(values: Sequence[Allocation], position: int) -> tuple[Allocation, ...]:
     alive = [value for value in values if value.born <= position <= value.dies]
     alive.sort(key=lambda value: -value.nbytes)
-    return tuple(_row(value) for value in alive[:_SHOWN])
-
-
-def _row(value: Allocation) -> tuple[Cell, ...]:
-    origin: Any = provenance(value.node)
-    phase, module = origin.phase.value, own_module(value.node)
-    return (str(value.node.name), str(value.nbytes), phase, module, where(origin.line))
+    return tuple(alive[:_SHOWN])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import nn
 
-from ... import _extension
-from ...debug.modules import ModuleEntry, ModuleForest
-from ...ir.each import each_of, expanded, is_each
-from ...ir.names import module_of
-from ...ir.program import Program, provenance
+from ...debug.modules import ModuleEntry, ModuleForest, Places
+from ...ir.each import expanded
+from ...ir.program import Program
 from ...lower.memory.planning import MemoryPlan
 from ...options.options import Options
-from ...passes import Pass, inductor_pipeline, pipeline
+from ...passes import Pass, pipeline
 from ...replay.replay import Replay
+from ...replay.switch import compiled_passes
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,8 @@ class Source:
     modules: tuple[ModuleRow, ...]
     programs: Programs | None = None
     """None where no program can hold the step."""
-    places: Mapping[str, str] | None = None
-    """The module path of a row by that of a node; through shared modules it is another one."""
-
-    def place(self, path: str) -> str:
-        """The row that a node's module belongs to; empty for the Graph as a whole."""
-        return (self.places or {}).get(path, "")
+    places: Places = field(default_factory=Places)
+    """The paths of the rows; through shared modules a node has another one."""
 
 
 def source_of(
@@ -77,8 +72,7 @@ def source_of(
     rows = tuple(_row(entry) for root in forest.roots for entry in root.walk())
     if replay is None:
         return Source(rows)
-    places = {path: forest.place(path) for path in set(_paths(replay.program))}
-    return Source(rows, _programs(replay, plans), places)
+    return Source(rows, _programs(replay, plans), forest.places)
 
 
 def _row(entry: ModuleEntry) -> ModuleRow:
@@ -89,30 +83,16 @@ def _row(entry: ModuleEntry) -> ModuleRow:
     return ModuleRow(entry.path, text, entry.own, entry.shared_with)
 
 
-def _paths(program: Program) -> Iterator[str]:
-    """Module paths of nodes, and of states that are sharded."""
-    yield from (provenance(node).module for node in program.nodes)
-    yield from (module_of(spec.fqn) for spec in program.signature.inputs)
-    for node in filter(is_each, program.nodes):
-        yield from map(module_of, each_of(node).rows)
-
-
 def _programs(replay: Replay, plans: tuple[MemoryPlan, ...]) -> Programs:
     options, lowered = replay.options, replay.executable.programs
     compiled = replay.inductor_since is not None
+    captured = replay.captured.program
     return Programs(
-        replay.captured.program,
+        captured,
         replay.program,
         lowered,
         plans if len(plans) == len(lowered) else (),
-        _passes(options, replay.devices) if compiled else pipeline(options),
+        compiled_passes(captured, options) if compiled else pipeline(options),
         options,
         compiled,
     )
-
-
-def _passes(options: Options, devices: Iterable[str]) -> tuple[Pass, ...]:
-    """The passes of a program that Inductor compiles."""
-    kinds = set(devices)
-    one_kernel = all(map(_extension.load, kinds))
-    return inductor_pipeline(options, one_kernel=one_kernel, on_cpu=kinds == {"cpu"})

@@ -1,138 +1,113 @@
-"""The tables of a page, with all of their rows. Each has a twin among the tables of a report."""
+"""The tables of a page that a terminal has in fewer rows or columns, and their form in JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from ...ir.program import PassRecord, Refusal
-from ...replay.cuda.graphs import NOT_LOOKED_AT
+from ...costs.owners import own_module
+from ...debug.units import size
+from ...errors import SourceLine
+from ...ir.program import provenance
 from ..baked import Baked, BakedKind
-from ..facts import Branch, CallCounts, Guard, PhaseCount, Predicate, ProgramMemory, Programs
-from ..pipelining import COLUMNS, Pipeline, cells, title
-from ..precision import Precision
+from ..facts import Branch, Guard, Predicate, Programs
 from ..recomputation import Recomputation
-from ..tables import size
+from ..tables import Cell, Table
 from .memory import OverTime
-from .places import Cell, where
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows under columns. Without rows its notes are shown, or nothing."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    notes: Sequence[str] = ()
-
-
-def nodes(rows: Sequence[PhaseCount]) -> Table:
-    """Op nodes by phase."""
-    cells = [
-        (row.phase.value, str(row.captured), str(row.after_passes), str(row.in_place))
-        for row in rows
-    ]
-    return Table("Nodes", ("phase", "captured", "after passes", "in place"), cells)
+def in_json(table: Table) -> dict[str, Any]:
+    """A table as the script of a page takes it, with all of its rows."""
+    notes = table.notes if table.rows or not table.empty else [table.empty]
+    return {
+        "title": table.title,
+        "columns": [name.lstrip(">…") for name in table.columns],
+        "rows": [list(map(_in_json, row)) for row in table.rows],
+        "notes": list(map(str, notes)),
+    }
 
 
-def memory(sizes: ProgramMemory) -> Table:
-    """Bytes that a program reads, by kind."""
-    kinds = ("parameters", "buffers", "slots", "derived", "constants", "inputs")
-    cells = [
-        ("optimizer slots" if kind == "slots" else kind, size(getattr(sizes, kind)))
-        for kind in kinds
-    ]
-    return Table("Memory that is there before a step", ("held by", "bytes"), cells)
+def _in_json(cell: Cell) -> str | tuple[str, str, str]:
+    """Text, or a place: ``("model.py:12", "return self.head(x)", "/home/me/model.py")``."""
+    if isinstance(cell, SourceLine):
+        return cell.place, cell.text, cell.filename
+    return str(cell or "")
 
 
 def at_peak(found: OverTime) -> Table:
     """The largest values that are alive at the peak."""
-    rows = [(name, size(int(str(count))), *rest) for name, count, *rest in found.at_peak]
+    rows = [
+        (
+            str(value.node.name),
+            size(value.nbytes),
+            provenance(value.node).phase.value,
+            own_module(value.node),
+            provenance(value.node).line,
+        )
+        for value in found.at_peak
+    ]
     columns = ("allocated by", "bytes", "phase", "module", "where")
     return Table("Alive at the peak, the largest first", columns, rows)
 
 
-def precision(rows: Sequence[Precision]) -> Table:
-    """Ops by dtype, where there is more than one."""
-    cells = [
-        (
-            str(row.dtype).removeprefix("torch."),
-            row.phase.value,
-            ", ".join(f"{name} x{count}" if count > 1 else name for name, count in row.ops),
-        )
-        for row in rows
-    ]
-    return Table("Precision", ("type", "phase", "ops"), cells)
-
-
-def recomputed(rows: Sequence[Recomputation]) -> Table:
+def recomputed(found: Sequence[Recomputation]) -> Table:
     """Savings and costs of activation checkpointing."""
     columns = ("region", "kept without", "kept with", "ops repeated", "ms")
-    cells = [
-        (one.name, size(one.kept_before), size(one.kept_after), str(one.nodes), _ms(one.seconds))
-        for one in rows
+    rows = [
+        (
+            one.name,
+            size(one.kept_before),
+            size(one.kept_after),
+            str(one.nodes),
+            f"{1e3 * one.seconds:.3g}",
+        )
+        for one in found
     ]
-    return Table("Activation checkpointing", columns, cells)
+    return Table("Activation checkpointing", columns, rows)
 
 
-def pipeline(found: Pipeline | None) -> Table:
-    """The stages of a pipeline."""
-    return Table(title(found), COLUMNS, cells(found.stages if found else ()))
-
-
-def guards(rows: Sequence[Guard], moving: Sequence[str], checked: str) -> Table:
-    """Guarded attributes."""
+def guards(found: Sequence[Guard], moving: Sequence[str], checked: str) -> Table:
+    """Guarded attributes, each in a row of its own."""
     notes = ["And modules, parameters, buffers, hooks and param groups themselves."]
     if moving:
         notes.append(f"Free to move: {', '.join(moving)}.")
     notes.append(f"{checked[0].upper()}{checked[1:]}.")
-    cells = [(row.name, row.value) for row in rows]
-    return Table("A change of these needs another program", ("name", "value"), cells, notes)
+    rows = [(one.name, one.value) for one in found]
+    return Table("A change of these needs another program", ("name", "value"), rows, notes)
 
 
-def predicates(rows: Sequence[Predicate]) -> Table:
+def predicates(found: Sequence[Predicate]) -> Table:
     """Values of tensors that Python read."""
-    cells = [(row.expected, str(row.count), where(row.line)) for row in rows]
+    rows = [(one.expected, str(one.count), one.line) for one in found]
     title = "Values that Python read: another one needs another program"
-    return Table(title, ("value", "times", "where"), cells)
+    return Table(title, ("value", "times", "where"), rows)
 
 
-def branches(rows: Sequence[Branch]) -> Table:
-    """Decisions on numbers of the optimizers."""
-    cells = [(row.condition, row.taken, str(row.count), where(row.line)) for row in rows]
-    columns = ("condition", "was", "times", "where")
-    return Table("Branches on numbers that move", columns, cells)
+def branches(found: Sequence[Branch]) -> Table:
+    """Decisions on numbers of the optimizers, with their lines."""
+    rows = [(one.condition, one.taken, str(one.count), one.line) for one in found]
+    return Table("Branches on numbers that move", ("condition", "was", "times", "where"), rows)
 
 
-def baked(rows: Sequence[Baked]) -> Table:
-    """Values that are part of the program now."""
-    cells = [
+def baked(found: Sequence[Baked]) -> Table:
+    """Values that are part of the program now, each with all of its ops."""
+    rows = [
         (
-            f"{row.name}={row.value}" if row.kind is BakedKind.NUMBER else row.value,
-            ", ".join(row.ops) or "the call",
-            str(row.count),
-            row.name if row.kind is BakedKind.ARGUMENT else where(row.line),
+            f"{one.name}={one.value}" if one.kind is BakedKind.NUMBER else one.value,
+            ", ".join(one.ops) or "the call",
+            str(one.count),
+            one.name if one.kind is BakedKind.ARGUMENT else one.line,
         )
-        for row in rows
+        for one in found
     ]
     title = "Baked in: part of the program, no longer read"
-    return Table(title, ("value", "in", "times", "from"), cells)
-
-
-def calls(found: CallCounts) -> Table:
-    """Numbers of calls by how they ran, and the reasons of eager ones."""
-    eager = sum(one.count for one in found.eager)
-    title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
-    title += f"; {found.looked} of the first were looked at" if found.looked else ""
-    cells = [(one.serves, str(one.count), one.why) for one in found.eager]
-    return Table(title, ("in eager", "calls", "why"), cells, () if cells else ("None in eager.",))
+    return Table(title, ("value", "in", "times", "from"), rows)
 
 
 def programs(cache: Programs) -> Table:
     """The programs that are held: the variants of the step."""
     title = f"Programs: {len(cache.held)} of at most {cache.size} held"
-    cells = [
+    rows = [
         (
             f"{held.signature}; {held.told}" if held.told else held.signature,
             str(held.nodes),
@@ -147,35 +122,4 @@ def programs(cache: Programs) -> Table:
     columns = ("serves", "nodes", "runs", "of them compiled", "holds", "peak", "")
     notes = [f"Hits: {cache.hits}, misses: {cache.captures}, each a capture."]
     notes += [f"Captured anew: {reason}." for reason in dict.fromkeys(cache.reasons)]
-    return Table(title, columns, cells, notes)
-
-
-def left_alone(rows: Sequence[PassRecord]) -> Table:
-    """Matches that passes refused to change."""
-    cells = [
-        (row.name, str(one.count), one.reason, where(one.line))
-        for row in rows
-        for one in row.refusals
-    ]
-    columns = ("pass", "nodes", "why", "where")
-    return Table("Left alone by passes", columns, cells, () if cells else ("Nothing.",))
-
-
-def cuda_graph(status: str, rows: Sequence[Refusal]) -> Table:
-    """The state of the CUDA Graph, and its obstacles."""
-    cells = [(row.reason, str(row.count), where(row.line)) for row in rows]
-    note = "Nothing in the program is in its way."
-    if status in NOT_LOOKED_AT:
-        note = "What else would be in its way was not looked for."
-    notes = () if cells else (note,)
-    return Table(f"CUDA Graph: {status}", ("why", "nodes", "where"), cells, notes)
-
-
-def gradient_norms(rows: Sequence[tuple[str, float]]) -> Table:
-    """The gradient norms of the last step, by param group."""
-    cells = [(group, f"{norm:.6g}") for group, norm in rows]
-    return Table("Gradients of the last step", ("param group", "norm"), cells)
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}"
+    return Table(title, columns, rows, notes)

@@ -27,7 +27,7 @@ def planned(functions: Iterable[Executable], plan: Planned) -> tuple[Slice, ...]
         for node in function.program.nodes:
             if node.op != "call_function":
                 continue
-            parts = [one.node for one in shares(node, plan)]
+            parts = [one.of.node for one in shares(node, plan)]
             seconds = sum(map(plan.seconds, dict.fromkeys(parts)))
             found += _slices(node, at, seconds, plan)
             at += seconds
@@ -38,7 +38,5 @@ def _slices(node: fx.Node, start: float, seconds: float, plan: Planned) -> Itera
     """The slices of a call: its own, or those of the nodes and rows that share its time."""
     for one in shares(node, plan):
         part, work = seconds * one.part, one.work
-        yield Slice(
-            one.node, one.op, one.phase, one.module, one.line, start, part, work.flops, work.bytes
-        )
+        yield Slice(**vars(one.of), start=start, seconds=part, flops=work.flops, bytes=work.bytes)
         start += part

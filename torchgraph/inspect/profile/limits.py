@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -87,21 +88,30 @@ def _product_rate(device: torch.device, dtype: torch.dtype, threads: int, precis
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call: the least of several measurements."""
     call()
-    began, runs, least = time.perf_counter(), 0, math.inf
-    while not _is_enough(runs, time.perf_counter() - began):
+    least = math.inf
+    for _ in repeated(_RUNS, _SECONDS, _MOST_SECONDS):
         _wait(device)
         start = time.perf_counter()
         call()
         _wait(device)
         least = min(least, time.perf_counter() - start)
-        runs += 1
     return least
 
 
-def _is_enough(runs: int, seconds: float) -> bool:
-    if seconds > _MOST_SECONDS:
-        return runs >= 3
-    return runs >= _RUNS and seconds > _SECONDS
+def repeated(least: int, seconds: float, long: float, most: float = math.inf) -> Iterator[int]:
+    """Numbers of runs, until there are the least of them and the seconds are over.
+
+    Args:
+        long: three are enough once so many seconds are over.
+        most: runs after which it ends in any case.
+    """
+    began = time.perf_counter()
+    for run in itertools.count():
+        took = time.perf_counter() - began
+        is_enough = run >= 3 if took > long else run >= least and took > seconds
+        if is_enough or run >= most:
+            return
+        yield run
 
 
 def _wait(device: torch.device) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 
-from ...debug.screen import OnAnyScreen
+from ...debug.screen import Printed
 from ...ir.program import Phase
 from ...live.inputs import Call
 from ...live.step import Step
@@ -22,7 +21,6 @@ from ...replay.replay import Replay
 from ..facts import Steps, backend
 from ..formats import chrome_trace, model_explorer
 from ..formats.drawn import Drawn, Slice, in_order
-from ..tables import plain
 from . import tables
 from .floors import Floor, floor
 from .lanes import measured, planned
@@ -32,7 +30,7 @@ from .timing import timed
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Printed):
     """Times of a step, and their floor: print it, or read its fields."""
 
     name: str
@@ -110,20 +108,13 @@ class Profile:
         times = {one.node: 1e3 * one.seconds for one in self.nodes}
         model_explorer.save(path, self.name, self.drawn, overlays, times)
 
-    def __rich__(self) -> RenderableType:
+    def _tables(self) -> Iterator[RenderableType]:
         facts = (self.name, self.backend, self.device, self.threads, self.step, self.notes)
-        parts = Group(
-            tables.head(*facts),
-            tables.floors(self.floor, self.seconds),
-            tables.phases(self.seconds_by_phase),
-            tables.modules(self.modules),
-            tables.nodes(self.nodes),
-        )
-        return OnAnyScreen(parts)
-
-    def __str__(self) -> str:
-        """The tables as plain text, 80 columns wide."""
-        return plain(self)
+        yield tables.profile_head(*facts)
+        yield tables.floors(self.floor, self.seconds)
+        yield tables.phases(self.seconds_by_phase)
+        yield tables.modules(self.modules)
+        yield tables.nodes(self.nodes)
 
 
 def profile(
@@ -154,7 +145,7 @@ def profile(
         backend=backend(replay),
         device=str(device),
         threads=torch.get_num_threads(),
-        step=_steps(timing.whole),
+        step=Steps.of(timing.whole),
         nodes=nodes,
         modules=modules,
         floor=least,
@@ -163,7 +154,3 @@ def profile(
         notes=tuple(notes),
         drawn=Drawn.of(replay.program, executable),
     )
-
-
-def _steps(seconds: Sequence[float]) -> Steps:
-    return Steps(len(seconds), statistics.median(seconds), min(seconds), max(seconds))

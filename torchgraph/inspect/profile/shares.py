@@ -8,22 +8,17 @@ from typing import NamedTuple
 from torch import fx
 
 from ...costs.op_calls import Work
-from ...errors import SourceLine
 from ...ir.ops import base_name
-from ...ir.program import Phase, provenance
+from ...ir.program import provenance
 from ...lower import Region
+from ..formats.drawn import Origin
 from .planned import Planned
 
 
 class Share(NamedTuple):
     """A part of the time of a call."""
 
-    node: str
-    """The name of a node of the program; of one that lowering made, its own."""
-    op: str
-    phase: Phase
-    module: str
-    line: SourceLine | None
+    of: Origin
     part: float
     """From 0 to 1; those of a call are 1 together."""
     work: Work
@@ -50,13 +45,6 @@ def _of_node(
     origin, name, work = provenance(node), base_name(node.target), plan.work(node.name)
     parts = plan.owners.parts(node)
     for module, begins, ends, _ in parts:
-        yield Share(
-            node.name,
-            name,
-            origin.phase,
-            module,
-            origin.line,
-            of_call * (ends - begins),
-            work if len(parts) == 1 else work.between(begins, ends),
-            estimated,
-        )
+        of = Origin(node.name, name, origin.phase, module, origin.line)
+        own = work if len(parts) == 1 else work.between(begins, ends)
+        yield Share(of, of_call * (ends - begins), own, estimated)

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from ...errors import SourceLine
 from ...ir.program import Phase
+from ..formats.drawn import Origin
 from .planned import Planned
 from .shares import shares
 from .timing import Timing
 
 
 @dataclass(frozen=True)
-class NodeTime:
+class NodeTime(Origin):
     """Seconds of a node of the program in one step, over all micro-batches."""
 
-    node: str
-    """Its name in the program; of one that lowering made, its own."""
-    op: str
-    phase: Phase
-    module: str
-    """Its module's path; empty for what several share."""
-    line: SourceLine | None
-    """The user's line that it comes from."""
     seconds: float
     estimated: bool
     """True for a node in compiled code: the time of that is split by the work of its nodes."""
@@ -56,25 +48,21 @@ def times(timing: Timing, plan: Planned) -> tuple[tuple[NodeTime, ...], tuple[Mo
     by_module: dict[str, dict[Phase, float]] = {}
     for node, taken in timing.by_node().items():
         for one in shares(node, plan):
-            seconds = taken * one.part
-            phases = by_module.setdefault(one.module, dict.fromkeys(Phase, 0.0))
-            phases[one.phase] += seconds
-            own = found.get(one.node)
+            of, seconds = one.of, taken * one.part
+            phases = by_module.setdefault(of.module, dict.fromkeys(Phase, 0.0))
+            phases[of.phase] += seconds
+            own = found.get(of.node)
             if own is not None:  # of another micro-batch, or another row
-                module = own.module if own.module == one.module else ""
-                found[one.node] = replace(own, seconds=own.seconds + seconds, module=module)
+                module = own.module if own.module == of.module else ""
+                found[of.node] = replace(own, seconds=own.seconds + seconds, module=module)
                 continue
-            work = plan.work(one.node)
-            found[one.node] = NodeTime(
-                one.node,
-                one.op,
-                one.phase,
-                one.module,
-                one.line,
-                seconds,
-                one.estimated,
-                work.flops,
-                work.bytes,
+            work = plan.work(of.node)
+            found[of.node] = NodeTime(
+                **vars(of),
+                seconds=seconds,
+                estimated=one.estimated,
+                flops=work.flops,
+                bytes=work.bytes,
             )
     modules = [ModuleTime(module, *phases.values()) for module, phases in by_module.items()]
     modules.sort(key=lambda module: -module.seconds)

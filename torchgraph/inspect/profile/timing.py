@@ -19,6 +19,7 @@ from ...live.inputs import Call
 from ...lower import Clock, Lowered, Span, variant
 from ...replay.replay import Replay
 from ...verify.start import inputs_of
+from .limits import repeated
 
 _LEAST_RUNS = 5
 _MOST_RUNS = 100
@@ -80,18 +81,11 @@ def timed(replay: Replay, executable: Lowered, call: Call) -> Timing:
             runs.seconds(executable.function)
             runs.seconds(clocked.function)
             _spans(clocks, on_gpu)
-        began = time.perf_counter()
-        while not _is_enough(len(whole), time.perf_counter() - began):
+        for _ in repeated(_LEAST_RUNS, _SECONDS, _LONG, _MOST_RUNS):
             whole.append(runs.seconds(executable.function))
             runs.seconds(clocked.function)
             calls.append(_spans(clocks, on_gpu))
     return Timing(tuple(whole), tuple(calls), 0.0 if on_gpu else _clock_seconds())
-
-
-def _is_enough(runs: int, seconds: float) -> bool:
-    if seconds > _LONG:
-        return runs >= 3
-    return runs >= _MOST_RUNS or (runs >= _LEAST_RUNS and seconds > _SECONDS)
 
 
 class _Runs:
