@@ -52,6 +52,11 @@ def adam(model: nn.Module) -> Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
+def by(name: str, **settings: float) -> Callable[[nn.Module], Optimizer]:
+    """An optimizer of torch.optim."""
+    return lambda model: getattr(torch.optim, name)(model.parameters(), lr=1e-2, **settings)
+
+
 def momentum(model: nn.Module) -> Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
 
@@ -81,6 +86,8 @@ class Idiom:
     """What says that no program serves its steps: they are eager's all the same, or refused."""
     ends_eager: type[Warning] | None = None
     """What says that later steps run in eager, after some that a program served."""
+    seldom: bool = False
+    """Left to `make test-all`: other rows show the same mechanisms."""
     served: tuple[int, int] | None = None
     """The programs that its steps need, and the steps that they serve."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributions as D
 import torch.nn.functional as F
 from torch import nn
 
-from .idioms import Idiom, each, error, itself, normal, squares
+from .idioms import Idiom, by, each, error, itself, normal, squares
 
 
 class Autoencoder(nn.Module):
@@ -266,6 +267,75 @@ class ComplexNet(nn.Module):
         return torch.view_as_real(out * gate).flatten(-2) + out.angle().cos().mean()
 
 
+SHAPE = (3, 8, 5)
+
+
+class Waves(nn.Module):
+    """Products of both forms, over temporaries whose memory is laid out in another order."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.randn(SHAPE[::-1], dtype=dtype))
+        self.right = nn.Parameter(torch.randn(SHAPE, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = (x + self.left).permute(2, 1, 0)
+        product = turned.exp() * self.right
+        quotient = product.sin() / (self.right + 3)
+        squashed = quotient.tanh().sigmoid()
+        written = (squashed + x.permute(2, 1, 0)).clone().mul_(self.right).div_(turned + 3)
+        written.addcmul_(quotient, self.right, value=0.3)
+        return torch.view_as_real(written.mul(product.cos())).pow(2).sum((0, 1, 3))
+
+
+class Conjugates(nn.Module):
+    """A conjugate view is read after the memory that it shows was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(SHAPE, dtype=torch.complex64))
+        self.register_buffer("mean", torch.zeros(SHAPE, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        written = (x * self.weight).clone()
+        conjugate = written.conj()
+        written.mul_(self.weight.detach())
+        with torch.no_grad():
+            self.mean.lerp_(conjugate, 0.1)
+        return torch.view_as_real(conjugate * x).pow(2).sum()
+
+
+class Parts(nn.Module):
+    """The real and the imaginary part are written, the whole is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(SHAPE, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = (x * self.weight).clone()
+        z.real.mul_(0.5)
+        z.imag[1:].add_(z.real[1:] * 0.3)
+        z.imag[0] = 0
+        return (z * z.conj()).real.sum()
+
+
+class Mixed(nn.Module):
+    """Numbers in both forms, on memory that is free and memory that is not."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.last = nn.Linear(8, 5)
+        self.to(dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.gelu(self.first(x)) * 0.3
+        kept = hidden * 1.7
+        hidden = hidden.clone().mul_(0.7).add_(kept, alpha=0.1)
+        return self.last(hidden / 1.1)
+
+
 def counted(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     counts = ([0.0, 2, 1, 0], [3.0, 2, 1, 1], [0.0, 5, 0, 1], [1.0, 1, 2, 4], [2.0, 0, 0, 1])[step]
     return torch.randn(4, 4), torch.tensor(counts)
@@ -294,7 +364,46 @@ def observed(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return (x[:1].expand(5, 2).clone() if step == 2 else x), torch.randn(5)
 
 
+def smoothed(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y, label_smoothing=0.1)
+
+
+def waves(shape: tuple[int, ...], dtype: torch.dtype = torch.complex64) -> Any:
+    return each(lambda _: (torch.randn(shape, dtype=dtype) / 4,))
+
+
+def over_waves(name: str, dtype: torch.dtype) -> Idiom:
+    """A product written over its factor rounds otherwise: eager's form is run."""
+    return Idiom(
+        f"{name}_over_{dtype}".replace("torch.", ""),
+        lambda: Waves(dtype),
+        waves(SHAPE[::-1], dtype),
+        lambda model, x: model(x).mean(),
+        by(name, weight_decay=0.1),
+        seldom=dtype is torch.complex128 or name in ("Adam", "Adagrad"),
+    )
+
+
+def over_halves(name: str, dtype: torch.dtype) -> Idiom:
+    """An op and its in-place form round numbers at different points: eager's is run."""
+    steady = {"eps": 1e-4} if name in ("Adam", "AdamW", "RMSprop") else {}  # 1e-8 is 0 in float16
+    return Idiom(
+        f"{name}_over_{dtype}".replace("torch.", ""),
+        lambda: Mixed(dtype),
+        each(lambda _: (torch.randn(6, 4).to(dtype), torch.randint(0, 5, (6,))), 5),
+        smoothed,
+        by(name, weight_decay=0.1, **steady),
+        seldom=name not in ("AdamW", "RMSprop"),
+    )
+
+
+COMPLEX, HALF = (torch.complex64, torch.complex128), (torch.bfloat16, torch.float16)
+HALVED = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adamax")
 IDIOMS = [
+    *(over_waves(one, of) for one in ("SGD", "Adam", "AdamW", "Adagrad") for of in COMPLEX),
+    *(over_halves(one, of) for one in HALVED for of in HALF),
+    Idiom("conjugate_view_of_written_memory", Conjugates, waves(SHAPE), itself, by("SGD")),
+    Idiom("parts_of_complex_numbers", Parts, waves(SHAPE), itself),
     Idiom("variational_autoencoder", Autoencoder, normal((5, 6), steps=4), itself),
     Idiom("policy_gradient", Policy, normal((6, 4), (6,), steps=4), itself),
     Idiom("dirichlet_gamma_mixture", Topics, normal((4, 5), (4,), steps=4), itself),

@@ -250,6 +250,25 @@ def ragged(step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return ids, torch.tensor(lengths), torch.randint(3, (3,))
 
 
+class Recurrent(nn.Module):
+    """Kernels that ask for the grad mode; each lists its weights."""
+
+    def __init__(self, kind: str, hidden: int, **options: bool) -> None:
+        super().__init__()
+        self.cells = getattr(nn, kind)(4, hidden, num_layers=2, dropout=0.3, **options)
+        self.head = nn.Linear(hidden * (2 if self.cells.bidirectional else 1), 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cells(x)[0][:, -1])
+
+
+def recurrent(kind: str, hidden: int, option: str) -> Idiom:
+    name, batches = f"{kind}_{hidden}_{option}", normal((3, 5, 4), steps=6)
+    return Idiom(
+        name, lambda: Recurrent(kind, hidden, **{option: True}), batches, seldom=hidden != 20
+    )
+
+
 class CellLoop(nn.Module):
     """LSTMCell frame by frame, a result list that is stacked, teacher forcing by a flag."""
 
@@ -360,6 +379,13 @@ def codes(model: nn.Module) -> list[torch.Tensor]:
 
 
 IDIOMS = [
+    # A GRU's gates are written in place, in parts of rows: vector code and its rest take turns.
+    *(
+        recurrent(kind, hidden, option)
+        for kind in ("RNN", "GRU", "LSTM")
+        for hidden in (8, 20, 32)
+        for option in ("batch_first", "bidirectional")
+    ),
     Idiom("rotary_cache_in_a_dict", XTransformer, each(text, 5), next_token, outside=caches),
     Idiom("einsum_pooling_prod_and_max", Pooling, normal((3, 5, 6))),
     Idiom("layer_drop_and_checkpoint", LayerDrop, normal((4, 6), (4, 3), steps=8), error),

@@ -344,7 +344,10 @@ def resized(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 IDIOMS = [
     Idiom("drop_path", Residuals, labelled((6, 6), 3), entropy),
-    Idiom("attention_then_group_norm", AttentionBlock, normal((1, 8, 4, 4))),
+    *(
+        Idiom(f"attention_then_group_norm_{shape}", AttentionBlock, normal(shape))
+        for shape in ((1, 8, 3, 4), (2, 8, 3, 4), (1, 8, 4, 1), (2, 8, 4, 1))
+    ),
     Idiom("evo_norm_and_blur_pool", BlurredEvoNorm, labelled((3, 2, 8, 8), 3), entropy),
     Idiom("window_attention", lambda: WindowAttention(0), normal((2, 8, 8, 8))),
     Idiom("shifted_window_attention", lambda: WindowAttention(2), normal((2, 8, 8, 8))),
