@@ -13,7 +13,6 @@ from torch import nn, optim
 import torchgraph as tg
 from torchgraph.artifact import files, layout, tree
 from torchgraph.errors import CheckpointDamaged, NotSavable
-from torchgraph.lower.inductor.process import imports
 
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path, monkeypatch):
@@ -61,15 +60,6 @@ def test_numpys_numbers_are_options():
     found = config.options
     assert (found.cache_size, found.micro_batches, found.buckets.sizes) == (3, 2, (4, 8))
     assert {type(found.cache_size), type(found.buckets.sizes[0])} == {int}
-
-
-def test_the_compiling_process_searches_where_a_link_led(tmp_path, monkeypatch):
-    """Not the link, which may lead elsewhere by then."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "link"), *sys.path])
-    assert str(tmp_path / "real") in imports.search_path()
-    assert str(tmp_path / "link") not in imports.search_path()
 
 
 class Sliced(nn.Module):
