@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 import torchgraph as tg
-from tests.contract.models import Net, Train, adam, data, same
+from tests.contract.models import Net
 from torchgraph.errors import (
     CheckpointDamaged,
     CheckpointFileError,
@@ -139,23 +139,6 @@ def test_a_module_state_keeps_its_versions(tmp_path):
     state._metadata["norm"] = {"version": 1}
     del state["norm.num_batches_tracked"]  # as a checkpoint of an early torch
     Net().load_state_dict(again(state, tmp_path))
-
-
-def test_a_graph_resumes_bitwise_from_a_file(tmp_path):
-    def graph(seed):
-        torch.manual_seed(seed)
-        model = Net()
-        optimizer = adam(model)
-        return Train(model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 6]))
-
-    first, second = graph(0), graph(5)
-    for x in data(3):
-        first(x)
-    tg.save({"graph": first.state_dict(), "epoch": 3}, tmp_path / "state")
-    expected = [first(x) for x in data(5)]
-    second.load_state_dict(tg.load(tmp_path / "state")["graph"])
-    assert same([second(x) for x in data(5)], expected)
-    assert same(second.state_dict(), first.state_dict())
 
 
 # --- what is refused -----------------------------------------------------------------------------
