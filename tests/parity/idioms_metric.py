@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .idioms import Idiom, each, entropy, error, itself, labelled, normal
+from .idioms import Idiom, each, entropy, itself, labelled, normal
 
 
 class Encoder(nn.Module):
@@ -122,27 +122,6 @@ class Centers(nn.Module):
                 self.bank[label].lerp_(out[chosen].mean(0), 0.5)
                 self.count[label] += chosen.sum()
         return loss
-
-
-class Critic(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)
-
-
-def gradient_penalty(model: nn.Module, real: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
-    """The gradient of a gradient, at points drawn between two batches."""
-    epsilon = torch.rand(len(real), 1)
-    between = (epsilon * real + (1 - epsilon) * fake).requires_grad_(True)
-    scores = model(between)
-    (gradient,) = torch.autograd.grad(
-        scores, between, grad_outputs=torch.ones_like(scores), create_graph=True
-    )
-    penalty = ((gradient.view(len(real), -1).norm(2, dim=1) - 1) ** 2).mean()
-    return model(fake).mean() - model(real).mean() + 10 * penalty
 
 
 class ReverseGradient(torch.autograd.Function):
@@ -284,11 +263,9 @@ IDIOMS = [
     Idiom("nt_xent", Encoder, normal((4, 6), (4, 6)), nt_xent),
     Idiom("arc_face", ArcFace, labelled((5, 6), 5, 4), itself),
     Idiom("bank_of_centers", Centers, each(centered, 5), itself),
-    Idiom("gradient_penalty", Critic, normal((5, 4), (5, 4)), gradient_penalty),
     Idiom("gradient_reversal", DomainAdversarial, each(domains), itself),
     Idiom("deep_supervision", Supervised, labelled((5, 6), 3), deep_supervision),
     Idiom("straight_through", Binary, labelled((5, 6), 3, 4), entropy),
     Idiom("ignored_targets", Encoder, each(ignored, 5), focal),
     Idiom("ranking_by_argsort", Encoder, labelled((6, 6), 4), ranked),
-    Idiom("regression_on_units", Encoder, normal((4, 6), (4, 4)), error),
 ]

@@ -395,7 +395,9 @@ IDIOMS = [
     Idiom("ctc_with_tensor_lengths", Ctc, each(spoken, 5), itself),
     Idiom("ctc_with_labels_in_a_row", Ctc, each(concatenated, 5), itself),
     Idiom("packed_lstm", lambda: Packed(nn.LSTM, bidirectional=True), each(ragged, 5), entropy),
-    Idiom("packed_gru", lambda: Packed(nn.GRU, num_layers=2), each(ragged, 5), entropy),
+    Idiom(
+        "packed_gru", lambda: Packed(nn.GRU, num_layers=2), each(ragged, 5), entropy, seldom=True
+    ),
     Idiom("lstm_cell_loop", CellLoop, each(forced, 5), error),
     Idiom("crf", lambda: Crf(4), each(tagged, 5), itself),
     Idiom("embedding_bag_and_lru_cache", Bags, each(bagged), outside=codes),
