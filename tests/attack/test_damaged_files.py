@@ -5,6 +5,7 @@ import hashlib
 import json
 import pickle
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 
 import torchgraph as tg
 from tests.contract.models import Net
+from torchgraph.artifact import tree
 from torchgraph.errors import CheckpointDamaged
 
 
@@ -166,3 +168,12 @@ def test_what_is_forged_well_is_read(tmp_path):
     content = forged({"x": entry(), "__metadata__": {"tree": '{"tensor": "x"}'}}, b"\0\0\x80\x3f")
     (tmp_path / "good").write_bytes(content)
     assert tg.load(tmp_path / "good").tolist() == [1.0]
+
+
+def test_a_checkpoint_names_a_dtype_and_nothing_else():
+    before = set(sys.modules)
+    for name in ("_dynamo", "compiler", "load", "float33"):
+        with pytest.raises(CheckpointDamaged, match="is no dtype"):
+            tree._of_dtype(name)
+    assert tree._of_dtype("complex128") is torch.complex128
+    assert set(sys.modules) == before

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from torch import nn, optim
 
 import torchgraph as tg
 from tests.attack.states import GONE, OPTIMIZERS, SCHEDULES, put, same_bits
@@ -308,6 +308,13 @@ def refused(graph, state, match=None):
 def test_schedules_that_are_not_there_are_left_out_where_it_is_not_strict():
     graph = made("AdamW", "none")
     graph.load_state_dict(put(graph.state_dict(), [{}], "_train", "schedulers"), strict=False)
+
+
+def test_a_state_without_a_name_of_the_graphs_is_refused():
+    model = nn.Linear(2, 1)
+    graph = Train(model, optim.SGD(model.parameters()))
+    with pytest.raises(StateDictMismatch, match="is it the state of one of its modules"):
+        graph.load_state_dict(model.state_dict(), strict=False)
 
 
 SLOTS = [

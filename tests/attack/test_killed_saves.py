@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchgraph as tg
+from torchgraph.artifact import files
 from torchgraph.artifact.files import PREFIX, replaced
 
 SIZE = 200_000
@@ -52,3 +53,19 @@ def test_what_is_being_written_is_not_removed(tmp_path):
         assert len([name for name in os.listdir(tmp_path) if name.startswith(PREFIX)]) == 1
     assert (tmp_path / "state").read_bytes() == b"first"
     assert os.listdir(tmp_path) == ["state"]
+
+
+def test_a_save_waits_for_no_file_of_others_and_removes_none(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(files, "_clear", lambda folder, start: seen.append(start))
+    tg.save({}, tmp_path / "state")
+    monkeypatch.undo()
+    start = seen[0]
+    os.mkfifo(tmp_path / f"{start}1-00000000")
+    (tmp_path / f"{start}notes").write_text("mine")
+    (tmp_path / "outside").write_text("mine")
+    (tmp_path / f"{start}2-00000000").symlink_to(tmp_path / "outside")
+    (tmp_path / f"{start}3-00000000").write_text("left by a killed save")
+    tg.save({}, tmp_path / "state")
+    left = {path.name.removeprefix(start) for path in tmp_path.iterdir()}
+    assert left == {"1-00000000", "notes", "2-00000000", "outside", "state"}

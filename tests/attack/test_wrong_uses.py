@@ -5,6 +5,7 @@ import logging
 import re
 import traceback
 
+import numpy as np
 import pytest
 import torch
 
@@ -209,3 +210,14 @@ def test_an_undo_of_what_is_set_is_no_wrong_use():
     config.enable_amp(True, dtype=torch.bfloat16)
     config.enable_amp(False)
     assert config.options == tg.GraphConfig().options
+
+
+def test_numpys_numbers_are_options():
+    config = tg.Graph().config
+    config.set_cache_size(np.int64(3))
+    config.set_gradient_accumulation_steps(np.int32(2))
+    config.set_shape_buckets(np.int64(0), [np.int64(4), np.int64(8)])
+    config.enable_amp(np.bool_(False))
+    found = config.options
+    assert (found.cache_size, found.micro_batches, found.buckets.sizes) == (3, 2, (4, 8))
+    assert {type(found.cache_size), type(found.buckets.sizes[0])} == {int}

@@ -512,7 +512,7 @@ IDIOMS = [
     row("lamb_with_groups", grouped, 6),
     row("adan", over(Adan), 6),
     # Its table of ten steps grows with each of them: other states in each.
-    row("rectified_adam", over(RectifiedAdam), 6, stays_eager=EagerWarning),
+    row("rectified_adam", over(RectifiedAdam), 6, stays_eager=EagerWarning, seldom=True),
     row("slots_that_rotate", over(Rotating), 6),
     row("slots_that_appear", over(Late), 6),
     row("slots_that_copy_parameters", over(Averages), 6),
