@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import multiprocessing
 import os
@@ -13,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -68,29 +68,6 @@ def ends_well(function: Callable[[], object]) -> None:
     os.close(reader)
 
 
-@pytest.mark.parametrize("calls", [1, 5])
-def test_a_forked_child_goes_on_as_eager_does(calls: int) -> None:
-    loop, twin = made("scheduler"), made("scheduler")
-    graph = loop.graph()
-    torch.manual_seed(3)
-    for number in range(calls):
-        graph(batch(number))
-    torch.manual_seed(3)
-    for number in range(calls):
-        twin.eager(batch(number))
-
-    def goes_on() -> None:
-        for number in range(calls, calls + 4):
-            before = torch.get_rng_state()
-            got = graph(batch(number))
-            torch.set_rng_state(before)
-            assert same(got, twin.eager(batch(number)))
-        assert same(loop.state(), twin.state())
-
-    ends_well(goes_on)
-    goes_on()  # and so does the parent
-
-
 class Aliases:
     """Another thread that records a step, and stays in it."""
 
@@ -114,24 +91,29 @@ class Aliases:
         self._thread.join()
 
 
-@pytest.mark.parametrize("calls", [0, 4])
-def test_a_child_forked_while_another_thread_records(calls: int) -> None:
-    loop, twin = made("plain"), made("plain")
+@pytest.mark.parametrize(
+    ("calls", "beside"), [(1, nullcontext), (5, nullcontext), (0, Aliases), (4, Aliases)]
+)
+def test_a_forked_child_goes_on_as_eager_does(calls: int, beside: Any) -> None:
+    """Also a child that is forked while another thread records."""
+    loop, twin = made("scheduler"), made("scheduler")
     graph = loop.graph()
-    for number in range(calls):
-        graph(batch(number))
-    twin.model.load_state_dict(loop.model.state_dict())
-    twin.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
+    for step in (graph, twin.eager):
+        torch.manual_seed(3)
+        for number in range(calls):
+            step(batch(number))
 
     def goes_on() -> None:
-        for number in range(4):
-            torch.manual_seed(number)
+        for number in range(calls, calls + 4):
+            before = torch.get_rng_state()
             got = graph(batch(number))
-            torch.manual_seed(number)
+            torch.set_rng_state(before)
             assert same(got, twin.eager(batch(number)))
+        assert same(loop.state(), twin.state())
 
-    with Aliases():
+    with beside():
         ends_well(goes_on)
+    goes_on()  # and so does the parent
 
 
 def test_a_graph_that_another_thread_was_in_is_broken_in_the_child() -> None:

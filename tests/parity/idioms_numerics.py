@@ -380,7 +380,7 @@ def over_waves(name: str, dtype: torch.dtype) -> Idiom:
         waves(SHAPE[::-1], dtype),
         lambda model, x: model(x).mean(),
         by(name, weight_decay=0.1),
-        seldom=dtype is torch.complex128 or name in ("Adam", "Adagrad"),
+        seldom=dtype is torch.complex128 or name != "AdamW",
     )
 
 
@@ -393,7 +393,7 @@ def over_halves(name: str, dtype: torch.dtype) -> Idiom:
         each(lambda _: (torch.randn(6, 4).to(dtype), torch.randint(0, 5, (6,))), 5),
         smoothed,
         by(name, weight_decay=0.1, **steady),
-        seldom=name not in ("AdamW", "RMSprop"),
+        seldom=(name, dtype) not in (("AdamW", torch.bfloat16), ("RMSprop", torch.float16)),
     )
 
 

@@ -345,7 +345,9 @@ def resized(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 IDIOMS = [
     Idiom("drop_path", Residuals, labelled((6, 6), 3), entropy),
     *(
-        Idiom(f"attention_then_group_norm_{shape}", AttentionBlock, normal(shape))
+        Idiom(
+            f"attention_then_group_norm_{shape}", AttentionBlock, normal(shape), seldom=shape[0] > 1
+        )
         for shape in ((1, 8, 3, 4), (2, 8, 3, 4), (1, 8, 4, 1), (2, 8, 4, 1))
     ),
     Idiom("evo_norm_and_blur_pool", BlurredEvoNorm, labelled((3, 2, 8, 8), 3), entropy),
