@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,23 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from .idioms import Idiom, by, each, error, itself, normal, squares
-
-
-class Autoencoder(nn.Module):
-    """A variational autoencoder over torch.distributions, whose arguments are validated."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encode, self.decode = nn.Linear(6, 6), nn.Linear(3, 12)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean, scale = self.encode(x).chunk(2, dim=-1)
-        posterior = D.Independent(D.Normal(mean, F.softplus(scale) + 1e-4), 1)
-        prior = D.Independent(D.Normal(torch.zeros_like(mean), torch.ones_like(mean)), 1)
-        z = posterior.rsample()
-        mean, scale = self.decode(z).chunk(2, dim=-1)
-        seen = D.Normal(mean, scale.exp().clamp(0.1, 5.0)).log_prob(x).sum(-1)
-        return (D.kl_divergence(posterior, prior) - seen).mean()
 
 
 class Policy(nn.Module):
@@ -161,29 +143,6 @@ class Dynamics(nn.Module):
         return self.net(torch.cat([y, t.expand(len(y), 1)], dim=1))
 
 
-class FixedSteps(nn.Module):
-    """Runge and Kutta over a grid of times; the times are checked to grow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.field = Dynamics()
-
-    def forward(self, y: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
-        if not (times[1:] > times[:-1]).all():
-            raise ValueError("t must be strictly increasing")
-        solution = torch.empty(len(times), *y.shape)
-        solution[0] = y
-        for number, (t0, t1) in enumerate(itertools.pairwise(times), start=1):
-            dt = t1 - t0
-            k1 = self.field(t0, y)
-            k2 = self.field(t0 + dt / 3, y + dt * k1 / 3)
-            k3 = self.field(t0 + dt * 2 / 3, y + dt * (k2 - k1 / 3))
-            k4 = self.field(t1, y + dt * (k1 - k2 + k3))
-            y = y + (k1 + 3 * (k2 + k3) + k4) * dt * 0.125
-            solution[number] = y
-        return solution
-
-
 class AdaptiveSteps(nn.Module):
     """Steps that are taken again at half the length until the error is small enough."""
 
@@ -249,22 +208,6 @@ class Spectral(nn.Module):
         out[:, :, -3:, :3] = torch.einsum("bixy,ioxy->boxy", modes[:, :, -3:, :3], self.high)
         filtered = torch.fft.irfft2(out, s=(height, width), norm="ortho")
         return self.project(F.gelu(filtered + self.skip(x)))
-
-
-class ComplexNet(nn.Module):
-    """Polar forms, complex products, parts seen as real numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.cfloat) * 0.5)
-        self.phase = nn.Parameter(torch.randn(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-        turned = turned * torch.polar(torch.ones(4), self.phase)
-        out = turned @ self.weight
-        gate = torch.sigmoid(out.abs() - 0.1)
-        return torch.view_as_real(out * gate).flatten(-2) + out.angle().cos().mean()
 
 
 SHAPE = (3, 8, 5)
@@ -348,11 +291,6 @@ def bounded(step: int) -> tuple[torch.Tensor]:
     return (x,)
 
 
-def timed(step: int) -> tuple[torch.Tensor, ...]:
-    times = torch.linspace(0, 1 + 0.25 * step, 4)
-    return torch.randn(3, 2), times, torch.randn(4, 3, 2)
-
-
 def stiff(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Small and large states in turn: other numbers of steps, and of tries."""
     return torch.randn(3, 2) * (0.2, 3.0, 0.2, 3.0, 3.0, 0.2)[step], torch.tensor(1.0)
@@ -404,15 +342,12 @@ IDIOMS = [
     *(over_halves(one, of) for one in HALVED for of in HALF),
     Idiom("conjugate_view_of_written_memory", Conjugates, waves(SHAPE), itself, by("SGD")),
     Idiom("parts_of_complex_numbers", Parts, waves(SHAPE), itself),
-    Idiom("variational_autoencoder", Autoencoder, normal((5, 6), steps=4), itself),
     Idiom("policy_gradient", Policy, normal((6, 4), (6,), steps=4), itself),
     Idiom("dirichlet_gamma_mixture", Topics, normal((4, 5), (4,), steps=4), itself),
     Idiom("counts_with_support_checks", Counts, each(counted, 5), itself),
     Idiom("coupling_flow", Coupling, normal((5, 4), steps=4), itself),
     Idiom("spline_with_bins", Spline, each(bounded, 5), squares),
-    Idiom("fixed_step_ode", FixedSteps, each(timed, 4), error),
     Idiom("adaptive_step_ode", AdaptiveSteps, each(stiff, 6)),
     Idiom("gaussian_process", GaussianProcess, each(observed, 5), itself),
     Idiom("fourier_layer", Spectral, normal((2, 1, 8, 8), (2, 1, 8, 8)), error),
-    Idiom("complex_numbers", ComplexNet, normal((3, 8))),
 ]
