@@ -62,7 +62,7 @@ $(LIBRARIES): $(READY)
 test-all: $(LIBRARIES)
 	$(BIN)/python -m pytest $(IN_PARALLEL) --ignore tests/integrations
 	$(BIN)/python -m pytest $(IN_PARALLEL) tests/integrations
-	PYTHONPATH=$(LIBRARIES) $(BIN)/python -m pytest tests/parity/test_timm.py tests/integrations/test_timm.py
+	PYTHONPATH=$(LIBRARIES) $(BIN)/python -m pytest -k timm tests/parity/test_libraries.py tests/integrations/test_timm.py
 
 # The compiled parts under address and undefined-behaviour checks.
 sanitize: $(READY)

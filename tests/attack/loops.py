@@ -170,11 +170,11 @@ def stop(*_: object) -> None:
 
 
 @contextmanager
-def handled(number: int, handler: Callable[..., object]) -> Iterator[None]:
+def handled(number: int, handler: Callable[..., object] | signal.Handlers) -> Iterator[None]:
     before = signal.signal(number, handler)
     try:
         yield
-        assert signal.getsignal(number) is handler
+        assert signal.getsignal(number) == handler
     finally:
         signal.signal(number, before)
 

@@ -8,13 +8,15 @@ import signal
 import stat
 import threading
 from collections import Counter, OrderedDict, defaultdict
+from contextlib import contextmanager
 
 import pytest
 import torch
 from safetensors import safe_open
 
 import torchgraph as tg
-from tests.contract.models import Net, Train, adam, data, same
+from tests.contract.models import Net
+from torchgraph.artifact import layout
 from torchgraph.errors import (
     CheckpointDamaged,
     CheckpointFileError,
@@ -141,23 +143,6 @@ def test_a_module_state_keeps_its_versions(tmp_path):
     Net().load_state_dict(again(state, tmp_path))
 
 
-def test_a_graph_resumes_bitwise_from_a_file(tmp_path):
-    def graph(seed):
-        torch.manual_seed(seed)
-        model = Net()
-        optimizer = adam(model)
-        return Train(model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 6]))
-
-    first, second = graph(0), graph(5)
-    for x in data(3):
-        first(x)
-    tg.save({"graph": first.state_dict(), "epoch": 3}, tmp_path / "state")
-    expected = [first(x) for x in data(5)]
-    second.load_state_dict(tg.load(tmp_path / "state")["graph"])
-    assert same([second(x) for x in data(5)], expected)
-    assert same(second.state_dict(), first.state_dict())
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 loop: list = [1]
@@ -240,27 +225,38 @@ def test_where_no_file_can_be(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["fifo", "loop"]
 
 
-def test_a_full_disk_leaves_the_file_before(tmp_path):
-    tg.save({"x": 1}, tmp_path / "state")
+@contextmanager
+def a_full_disk():
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
     try:
         with pytest.raises(CheckpointFileError, match="cannot be written"):
-            tg.save({"x": torch.ones(1_000_000)}, tmp_path / "state")
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert tg.load(tmp_path / "state") == {"x": 1}
-    assert os.listdir(tmp_path) == ["state"]
 
 
-def test_an_interrupt_leaves_the_file_before(tmp_path, monkeypatch):
-    tg.save({"x": 1}, tmp_path / "state")
-    with monkeypatch.context() as patched:
+@contextmanager
+def an_interrupt():
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: signal.raise_signal(signal.SIGINT))
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         with pytest.raises(KeyboardInterrupt):
-            tg.save({"x": 2}, tmp_path / "state")
-        signal.signal(signal.SIGINT, before)
+            yield
+
+
+@contextmanager
+def a_header_that_could_not_be_loaded():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(layout, "_HEADER", 1000)
+        with pytest.raises(NotSavable, match="bytes, of 1,000 at most"):
+            yield
+
+
+@pytest.mark.parametrize("failure", [a_full_disk, an_interrupt, a_header_that_could_not_be_loaded])
+def test_a_save_that_fails_leaves_the_file_before(failure, tmp_path, interruptible):
+    tg.save({"x": 1}, tmp_path / "state")
+    with failure():
+        tg.save({"x": torch.ones(1_000_000), "more": list(range(1000))}, tmp_path / "state")
     assert tg.load(tmp_path / "state") == {"x": 1}
     assert os.listdir(tmp_path) == ["state"]
 

@@ -149,6 +149,7 @@ def test_it_is_made_anew_unless_it_is_somebody_elses(harm, place):
     run(cache, "abc")
     assert os.path.lexists(entry) == (harm is give_away)
     if harm is not give_away:
+        assert run(cache, "abc") == (False, [])  # it was told of once
         plant(cache, "abc", place / "ran again")
         assert run(cache, "abc") == (True, [])
     shutil.rmtree(place / "again")

@@ -7,44 +7,18 @@ import math
 import random
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn, optim
-from torch.optim import lr_scheduler
 
 import torchgraph as tg
+from tests.attack.states import GONE, OPTIMIZERS, SCHEDULES, put, same_bits
 from tests.contract.models import Net, Train, data, same, snapshot
 from tests.support import thinned
 from torchgraph.errors import StateDictMismatch
 
-SCHEDULES: dict[str, Any] = {
-    "none": lambda o: None,
-    "step": lambda o: lr_scheduler.StepLR(o, 2, 0.5),
-    "sequence": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, 0.5), lr_scheduler.CosineAnnealingLR(o, 9)], [3]
-    ),
-    "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1),
-    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
-    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, 40),
-    "restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
-    "chain": lambda o: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], optimizer=o
-    ),
-    "milestones": lambda o: lr_scheduler.MultiStepLR(o, [2, 6]),
-}
-OPTIMIZERS: dict[str, Any] = {
-    "AdamW": lambda p: optim.AdamW(p, lr=0.05),
-    "SGD": lambda p: optim.SGD(p, lr=0.05, momentum=0.9),
-    "RMSprop": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
-    "NAdam": lambda p: optim.NAdam(p, lr=0.01),
-    "Adafactor": lambda p: optim.Adafactor(p, lr=0.01),
-    "Adagrad": lambda p: optim.Adagrad(p, lr=0.01),
-    "LAMB": lambda p: tg.optim.LAMB(p, lr=0.01),
-    "Lion": lambda p: tg.optim.Lion(p, lr=0.01),
-    "ASGD": lambda p: optim.ASGD(p, lr=0.01),
-}
 # optimizer, scheduler, with a scaler
 COMBINATIONS = [
     ("AdamW", "step", False),
@@ -60,13 +34,13 @@ COMBINATIONS = [
 ]
 
 
-def made(optimizer: str, schedule: str, scaled: bool, seed: int = 0) -> Any:
+def made(optimizer: str, schedule: str, scaled: bool = False, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     model = Net()
     parameters = [{"params": model.first.parameters()}, {"params": model.norm.parameters()}]
     parameters.append({"params": model.second.parameters(), "weight_decay": 0.01})
-    if optimizer == "Lion":
-        parameters = [{"params": model.parameters()}]
+    if optimizer in ONE_GROUP:
+        parameters = [{"params": [*model.parameters()]}]
     trained = OPTIMIZERS[optimizer](parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -74,6 +48,9 @@ def made(optimizer: str, schedule: str, scaled: bool, seed: int = 0) -> Any:
     if scaled:
         graph.set_grad_scaler(torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3))
     return graph
+
+
+ONE_GROUP = ("Lion", "LBFGS")
 
 
 def step(graph: Any) -> Any:
@@ -237,22 +214,6 @@ def identities(graph):
     return [id(value) for value in graph.model.parameters()], slots, id(optimizer.param_groups)
 
 
-def same_bits(left: Any, right: Any) -> bool:
-    """As `same`, and NaN is NaN."""
-    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        alike = left.dtype == right.dtype and left.shape == right.shape
-        return alike and left.layout == right.layout and torch.equal(bits(left), bits(right))
-    if isinstance(left, dict) and isinstance(right, dict):
-        return list(left) == list(right) and all(same_bits(left[k], right[k]) for k in left)
-    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return len(left) == len(right) and all(map(same_bits, left, right))
-    return bool(left == right) or (left != left and right != right)
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
 def test_a_damaged_state_is_refused_or_loaded_as_eager_loads_it(combination):
     check(combination, 1, 15)
 
@@ -263,36 +224,130 @@ def test_many_damaged_states(combination, seed):
     check(combination, seed, 100)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "path"),
-    [
-        ("lambda", ("schedulers", 0, "base_lrs", 0)),
-        ("one cycle", ("optimizers", 0, "param_groups", 0, "initial_lr")),
-        ("milestones", ("optimizers", 0, "param_groups", 0, "lr")),
-        ("plateau", ("schedulers", 0, "factor")),
-    ],
-)
-@pytest.mark.parametrize("value", thinned([1e39, -1e300, math.inf, math.nan], keep=[1e39]))
-def test_a_rate_that_float32_does_not_hold_is_refused(schedule, path, value):
-    graph = made("AdamW", schedule, scaled=False)
-    state = copy.deepcopy(graph.state_dict())
-    found = state["_train"]
-    for key in path[:-1]:
-        found = found[key]
-    found[path[-1]] = value
-    with pytest.raises(StateDictMismatch, match=".".join(map(str, path))):
-        graph.load_state_dict(state)
+# --- one place ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", ["x", 3, {}, [{}]])
-def test_schedules_are_refused_where_there_are_none(found):
-    graph = made("AdamW", "none", scaled=False)
-    state = copy.deepcopy(graph.state_dict())
-    state["_train"]["schedulers"] = found
-    with pytest.raises(StateDictMismatch, match=r"_train\.schedulers"):
+class Damage(NamedTuple):
+    """A value in a place of ``_train``, in the state of a Graph that has taken so many calls."""
+
+    value: Any
+    path: tuple[Any, ...]
+    optimizer: str = "AdamW"
+    schedule: str = "none"
+    calls: int = 0
+    match: str | None = None
+
+    def __str__(self) -> str:
+        value = "gone" if self.value is GONE else self.value
+        return f"{self.optimizer}, {self.schedule}: {'.'.join(map(str, self.path))} {value!r:.20}"
+
+
+def first(*path: Any) -> tuple[Any, ...]:
+    return ("optimizers", 0, *path)
+
+
+RATES = {
+    r"schedulers\.0\.base_lrs\.0": ("lambda", ("schedulers", 0, "base_lrs", 0)),
+    r"param_groups\.0\.initial_lr": ("one cycle", first("param_groups", 0, "initial_lr")),
+    r"param_groups\.0\.lr": ("milestones", first("param_groups", 0, "lr")),
+    r"schedulers\.0\.factor": ("plateau", ("schedulers", 0, "factor")),
+}
+"""Rates that float32 has to hold, by what an error says of their places."""
+DAMAGE = [
+    *(
+        Damage(value, path, "AdamW", schedule, match=match)
+        for match, (schedule, path) in RATES.items()
+        for value in (1e39, -1e300, math.inf, math.nan)
+    ),
+    *(Damage(value, ("schedulers",), match=r"_train\.schedulers") for value in ("x", 3, {}, [{}])),
+    *(
+        Damage("x", ("schedulers", 0, path), "SGD, plain", "a user's", match=path)
+        for path in ("base_lrs", "last_epoch", "_last_lr")
+    ),
+    Damage("x", first("state", 0, "n"), "late slot", calls=2),
+    Damage([1], first("state", 0, "n"), "late slot", calls=2),
+    Damage(torch.ones(7), first("state", 0, "slow"), "late slot", calls=2),
+    Damage(None, first("param_groups", 0, "lr"), "late slot", calls=2),
+    Damage({}, first("state", 17), "kept aside", calls=2),
+    Damage(1.0, first("param_groups", 0, "buffer"), "buffers", calls=2),
+    Damage("x", first("k"), "own form", calls=2),
+    Damage(None, first("inner"), "own form", calls=2),
+    *(
+        Damage(GONE, first("param_groups", 0, flag), name, match=flag)
+        for name, flags in {
+            "Lion": ("maximize", "foreach"),
+            "LAMB": ("maximize", "do_bias_correction", "foreach"),
+            "Adafactor": ("maximize",),
+        }.items()
+        for flag in flags  # the next step needs it
+    ),
+]
+NAMED = {str(one): one for one in DAMAGE}
+SELDOM = {name for name, one in NAMED.items() if one.match in RATES and one.value != 1e39}
+
+
+@pytest.mark.parametrize("name", thinned(NAMED, keep=NAMED.keys() - SELDOM))
+def test_a_damaged_place_is_named_and_nothing_is_loaded(name):
+    damage = NAMED[name]
+    graph = made(damage.optimizer, damage.schedule)
+    graph.config.set_fallback("eager")
+    for _ in range(damage.calls):
+        step(graph)
+    state = put(graph.state_dict(), damage.value, "_train", *damage.path)
+    refused(graph, state, damage.match)
+
+
+def refused(graph, state, match=None):
+    before, held = copy.deepcopy(snapshot(graph)), identities(graph)
+    with pytest.raises(StateDictMismatch, match=match):
         graph.load_state_dict(state)
-    if found == [{}]:
-        graph.load_state_dict(state, strict=False)
+    assert same_bits(snapshot(graph), before)
+    assert identities(graph) == held
+
+
+def test_schedules_that_are_not_there_are_left_out_where_it_is_not_strict():
+    graph = made("AdamW", "none")
+    graph.load_state_dict(put(graph.state_dict(), [{}], "_train", "schedulers"), strict=False)
+
+
+def test_a_state_without_a_name_of_the_graphs_is_refused():
+    model = nn.Linear(2, 1)
+    graph = Train(model, optim.SGD(model.parameters()))
+    with pytest.raises(StateDictMismatch, match="is it the state of one of its modules"):
+        graph.load_state_dict(model.state_dict(), strict=False)
+
+
+SLOTS = [
+    *("ro", "al", "old_dirs", "old_stps", "d", "t", "prev_flat_grad", "H_diag", "prev_loss"),
+    *("n_iter", "func_evals"),
+]
+OTHER_SLOTS = [
+    *(None, "x", [], [1.0], [None] * 3, [torch.ones(2, 2)], {}, True),
+    *(torch.ones(2), torch.ones(8, 8)),
+]
+
+
+@pytest.fixture(scope="module")
+def searches():
+    """A Graph with LBFGS that has stepped, one that has not, and a good state."""
+    with torch.random.fork_rng():
+        source, fresh = made("LBFGS", "none"), made("LBFGS", "none", seed=1)
+        source.config.set_fallback("eager")
+        step(source)
+        return source, fresh, copy.deepcopy(source.state_dict())
+
+
+@pytest.mark.parametrize("key", SLOTS)
+def test_damaged_slots_of_lbfgs_are_refused(key, searches):
+    source, fresh, good = searches
+    slots = "_train", *first("state", 0)
+    for graph in (source, fresh):
+        for wrong in OTHER_SLOTS:
+            refused(graph, put(good, wrong, *slots, key), key)
+    refused(source, put(good, 1, *slots, "more"), "more: unexpected")
+    if key != "al":  # LBFGS makes it anew
+        refused(source, put(good, GONE, *slots, key), f"{key}: missing")
+    source.load_state_dict(good)
 
 
 def test_a_graph_that_evaluates_takes_the_state_of_one_that_trains():
@@ -304,7 +359,7 @@ def test_a_graph_that_evaluates_takes_the_state_of_one_that_trains():
         def build(self, x):
             return self.model(x)
 
-    trains = made("AdamW", "step", scaled=False, seed=1)
+    trains = made("AdamW", "step", seed=1)
     evaluates = Evaluate(Net())
     evaluates.load_state_dict(trains.state_dict())
     assert same_bits(evaluates.model.state_dict(), trains.model.state_dict())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import itertools
 import multiprocessing
 import os
 import queue
@@ -12,6 +12,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +23,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.attack.loops import batch, made
 from tests.contract.models import Eval, Function, Train, same
+from tests.support import thinned_rows
 from torchgraph.errors import EagerWarning, GraphBroken
+from torchgraph.guards import classes
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked"),
@@ -64,29 +68,6 @@ def ends_well(function: Callable[[], object]) -> None:
     os.close(reader)
 
 
-@pytest.mark.parametrize("calls", [1, 5])
-def test_a_forked_child_goes_on_as_eager_does(calls: int) -> None:
-    loop, twin = made("scheduler"), made("scheduler")
-    graph = loop.graph()
-    torch.manual_seed(3)
-    for number in range(calls):
-        graph(batch(number))
-    torch.manual_seed(3)
-    for number in range(calls):
-        twin.eager(batch(number))
-
-    def goes_on() -> None:
-        for number in range(calls, calls + 4):
-            before = torch.get_rng_state()
-            got = graph(batch(number))
-            torch.set_rng_state(before)
-            assert same(got, twin.eager(batch(number)))
-        assert same(loop.state(), twin.state())
-
-    ends_well(goes_on)
-    goes_on()  # and so does the parent
-
-
 class Aliases:
     """Another thread that records a step, and stays in it."""
 
@@ -110,24 +91,29 @@ class Aliases:
         self._thread.join()
 
 
-@pytest.mark.parametrize("calls", [0, 4])
-def test_a_child_forked_while_another_thread_records(calls: int) -> None:
-    loop, twin = made("plain"), made("plain")
+@pytest.mark.parametrize(
+    ("calls", "beside"), [(1, nullcontext), (5, nullcontext), (0, Aliases), (4, Aliases)]
+)
+def test_a_forked_child_goes_on_as_eager_does(calls: int, beside: Any) -> None:
+    """Also a child that is forked while another thread records."""
+    loop, twin = made("scheduler"), made("scheduler")
     graph = loop.graph()
-    for number in range(calls):
-        graph(batch(number))
-    twin.model.load_state_dict(loop.model.state_dict())
-    twin.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
+    for step in (graph, twin.eager):
+        torch.manual_seed(3)
+        for number in range(calls):
+            step(batch(number))
 
     def goes_on() -> None:
-        for number in range(4):
-            torch.manual_seed(number)
+        for number in range(calls, calls + 4):
+            before = torch.get_rng_state()
             got = graph(batch(number))
-            torch.manual_seed(number)
+            torch.set_rng_state(before)
             assert same(got, twin.eager(batch(number)))
+        assert same(loop.state(), twin.state())
 
-    with Aliases():
+    with beside():
         ends_well(goes_on)
+    goes_on()  # and so does the parent
 
 
 def test_a_graph_that_another_thread_was_in_is_broken_in_the_child() -> None:
@@ -225,17 +211,19 @@ def trained_beside_workers(first: int, method: str, *, persistent: bool) -> tupl
     return ends[0], ends[1]
 
 
-@pytest.mark.parametrize("first", [0, 3])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_graph_beside_forked_workers(first: int, *, persistent: bool) -> None:
-    got, expected = trained_beside_workers(first, "fork", persistent=persistent)
-    assert same(got, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_graph_beside_workers_that_begin_anew(method: str) -> None:
-    got, expected = trained_beside_workers(3, method, persistent=False)
+@pytest.mark.parametrize(
+    ("first", "method", "persistent"),
+    thinned_rows(
+        [
+            *itertools.product([0, 3], ["fork"], [False, True]),
+            (3, "spawn", False),
+            (3, "forkserver", False),
+        ],
+        lambda first, method, persistent: method == "fork" and persistent == (first == 0),
+    ),
+)
+def test_a_graph_beside_the_workers_of_a_loader(first: int, method: str, persistent: bool) -> None:
+    got, expected = trained_beside_workers(first, method, persistent=persistent)
     assert same(got, expected)
 
 
@@ -298,7 +286,9 @@ class Server:
 
 
 @pytest.fixture
-def quietly() -> Iterator[None]:
+def quietly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody waits long for another thread, nor warns of it."""
+    monkeypatch.setattr(classes, "_PATIENCE", 0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -338,12 +328,24 @@ def test_a_step_that_waits_for_the_graph_of_another_thread(kind: str) -> None:
         assert score.state_dict()["_train"]["step"] == 2 + 4 * (kind == "replayed")
 
 
-def test_a_call_beside_a_recording_says_why_it_is_in_eager() -> None:
+def test_a_call_beside_a_recording_says_why_it_is_in_eager(monkeypatch) -> None:
+    monkeypatch.setattr(classes, "_PATIENCE", 0.1)
     graph = Eval(nn.Linear(4, 2))
     with Aliases(), pytest.warns(EagerWarning, match="another thread records a step"):
         graph(torch.ones(3, 4))
     graph(torch.ones(3, 4))
     assert "another thread records a step" in str(graph.report())
+
+
+def in_threads(*functions: Callable[[], object]) -> None:
+    """Run them at once."""
+    threads = [threading.Thread(target=function) for function in functions]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EagerWarning)  # a busy machine makes one wait too long
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 def test_threads_that_record_at_once_are_each_as_eager() -> None:
@@ -356,13 +358,7 @@ def test_threads_that_record_at_once_are_each_as_eager() -> None:
     def train(number: int) -> None:
         losses[number] += [graphs[number](batch(step)) for step in range(6)]
 
-    threads = [threading.Thread(target=train, args=(number,)) for number in range(4)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EagerWarning)  # a busy machine makes one wait too long
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    in_threads(*(partial(train, number) for number in range(4)))
     twin = made("function")
     twin.model.eval()
     expected = [twin.eager(batch(step)) for step in range(6)]
@@ -380,13 +376,7 @@ def test_one_graph_called_by_many_threads_takes_whole_steps() -> None:
         for _ in range(5):
             graph(batch(0))
 
-    threads = [threading.Thread(target=train) for _ in range(4)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EagerWarning)
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    in_threads(*[train] * 4)
     for _ in range(20):
         twin.eager(batch(0))
     assert same(loop.state()[:-2], twin.state()[:-2])

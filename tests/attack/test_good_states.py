@@ -1,53 +1,20 @@
-"""Good states load: of every optimizer and scheduler of torch, through a file, at any time."""
+"""Good states load: of every optimizer and scheduler, through a file, at any time."""
 
 import copy
 import warnings
 
 import pytest
 import torch
-from torch import nn, optim
+from torch import nn
 from torch.optim import lr_scheduler as lr
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchgraph as tg
-from tests.attack.test_damaged_states import OPTIMIZERS, same_bits
+from tests.attack.states import OPTIMIZERS, SCHEDULES, none, same_bits
 from tests.contract.models import Train
 
 
-class Mine(optim.Optimizer):
-    """An optimizer of a user's, with slots of all kinds."""
-
-    def __init__(self, parameters):
-        super().__init__(parameters, {"lr": 0.1, "bound": None, "mode": "plain"})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                slots = self.state[parameter]
-                slots["count"] = slots.get("count", 0) + 1
-                slots.setdefault("last", []).append(parameter.grad.clone())
-                slots.setdefault("mask", parameter > 0)
-                parameter.sub_(parameter.grad, alpha=group["lr"])
-
-
-ALL = {
-    **OPTIMIZERS,
-    "Adadelta": optim.Adadelta,
-    "Adam": lambda p: optim.Adam(p, lr=torch.tensor(0.1), foreach=False),
-    "Adamax": optim.Adamax,
-    "AdamW, amsgrad": lambda p: optim.AdamW(p, amsgrad=True, maximize=True),
-    "AdamW, fused": lambda p: optim.AdamW(p, fused=True),
-    "LBFGS": optim.LBFGS,
-    "Mine": Mine,
-    "Muon": optim.Muon,
-    "RAdam": optim.RAdam,
-    "Rprop": optim.Rprop,
-    "SGD, plain": optim.SGD,
-}
-
-
-def made(make, schedule=lambda o: None):
+def made(make, schedule=none):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 2, bias=False))
     optimizer = make(model.parameters())
@@ -68,54 +35,35 @@ def stepped(graph, count=3):
     return graph
 
 
-def check(make, schedule, folder):
-    source, fresh, trained = (made(make, schedule) for _ in range(3))
-    early = copy.deepcopy(source.state_dict())
-    tg.save(stepped(source).state_dict(), folder / "state")
-    for graph in (fresh, stepped(trained, 2)):
-        graph.load_state_dict(tg.load(folder / "state"))
-        graph.load_state_dict(copy.deepcopy(source.state_dict()))
-        found, expected = graph.state_dict(), source.state_dict()
-        if make is Mine:  # torch casts the mask to floats
-            found, expected = found["model"], expected["model"]
-        assert same_bits(found, expected)
-    stepped(source)
-    assert same_bits(stepped(fresh).state_dict()["model"], source.state_dict()["model"])
-    fresh.load_state_dict(early)
-    assert same_bits(fresh.state_dict()["_train"], early["_train"])
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_state_of_any_optimizer_loads(name, tmp_path):
-    check(ALL[name], lambda o: None, tmp_path)
-
-
-SCHEDULERS = {
-    "ChainedScheduler": lambda o: lr.ChainedScheduler([lr.ConstantLR(o), lr.LinearLR(o)], o),
-    "ConstantLR": lr.ConstantLR,
-    "CosineAnnealingLR": lambda o: lr.CosineAnnealingLR(o, 5),
-    "CosineAnnealingWarmRestarts": lambda o: lr.CosineAnnealingWarmRestarts(o, 2),
-    "CyclicLR": lambda o: lr.CyclicLR(o, 0.1, 0.2, 2, cycle_momentum=True),
-    "CyclicLR, scale": lambda o: lr.CyclicLR(o, 0.1, 0.2, 2, scale_fn=lambda x: 0.5),
-    "ExponentialLR": lambda o: lr.ExponentialLR(o, 0.9),
-    "LambdaLR": lambda o: lr.LambdaLR(o, lambda epoch: 0.9**epoch),
-    "LinearLR": lr.LinearLR,
-    "MultiStepLR": lambda o: lr.MultiStepLR(o, [1, 1, 4]),
-    "MultiplicativeLR": lambda o: lr.MultiplicativeLR(o, lambda epoch: 0.9),
-    "OneCycleLR": lambda o: lr.OneCycleLR(o, 0.1, 6),  # at its end after the second time
-    "PolynomialLR": lr.PolynomialLR,
-    "ReduceLROnPlateau": lr.ReduceLROnPlateau,
-    "SequentialLR": lambda o: lr.SequentialLR(o, [lr.ConstantLR(o), lr.StepLR(o, 2)], [2]),
-    "StepLR": lambda o: lr.StepLR(o, 2),
-}
+OTHERWISE = {"slots of all kinds", "a user's", "sequence of users"}
+"""torch casts a mask to floats, and leaves the attributes that a schedule has got since."""
+PAIRS = [*((name, "none") for name in OPTIMIZERS), *(("SGD", name) for name in SCHEDULES)]
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_state_of_any_scheduler_loads(name, tmp_path):
+@pytest.mark.parametrize(("name", "schedule"), PAIRS)
+def test_a_state_of_any_time_loads_at_any_time(name, schedule, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check(OPTIMIZERS["SGD"], SCHEDULERS[name], tmp_path)
+        source, fresh, trained = (made(OPTIMIZERS[name], SCHEDULES[schedule]) for _ in range(3))
+        early = copy.deepcopy(source.state_dict())
+        first = copy.deepcopy(stepped(source, 1).state_dict())
+        tg.save(stepped(source, 2).state_dict(), tmp_path / "state")
+        for graph in (fresh, stepped(trained, 2)):
+            graph.load_state_dict(tg.load(tmp_path / "state"))
+            graph.load_state_dict(copy.deepcopy(source.state_dict()))
+            found, expected = graph.state_dict(), source.state_dict()
+            if name == "slots of all kinds":
+                found, expected = found["model"], expected["model"]
+            assert same_bits(found, expected)
+        stepped(source)
+        assert same_bits(stepped(fresh).state_dict()["model"], source.state_dict()["model"])
+        for state in (first, early):
+            fresh.load_state_dict(copy.deepcopy(state))
+            if not {name, schedule} & OTHERWISE:
+                assert same_bits(fresh.state_dict()["_train"], state["_train"])
+        again = made(OPTIMIZERS[name], SCHEDULES[schedule])
+        assert same_bits(stepped(fresh).state_dict()["model"], stepped(again).state_dict()["model"])
 
 
 def test_a_state_at_the_end_of_a_cycle_loads():

@@ -148,18 +148,6 @@ def test_ctrl_c_in_a_look_aside_leaves_nothing_of_it(monkeypatch: pytest.MonkeyP
     as_eager_after(loop, graph, "plain", 3)
 
 
-def test_ctrl_c_in_load_state_dict_waits_until_all_is_loaded() -> None:
-    loop = made("plain")
-    graph = loop.graph()
-    torch.manual_seed(3)
-    graph(batch(0))
-    saved = graph.state_dict()
-    loop.model.first.register_load_state_dict_pre_hook(ctrl_c)  # type: ignore[union-attr,operator]  # a module's attribute
-    with pytest.raises(KeyboardInterrupt):
-        graph.load_state_dict(saved)
-    as_eager_after(loop, graph, "plain", 3)
-
-
 # --- the user's own code --------------------------------------------------------------------------
 
 

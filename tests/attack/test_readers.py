@@ -84,7 +84,7 @@ def test_the_search_for_readers_finds_them(tmp_path):
 
 def test_no_name_of_a_temporary_file_can_be_foreseen():
     """What is made by mkdtemp and mkstemp is new, and the user's alone."""
-    for path in FILES:
+    for path in (path for path in FILES if "tempfile." in path.read_text(encoding="utf-8")):
         calls = {dotted(n.func) for n in ast.walk(tree(path)) if isinstance(n, ast.Call)}
         found = {call.partition(".")[2] for call in calls if call.startswith("tempfile.")}
         allowed = {"mkdtemp", "mkstemp", "TemporaryDirectory"}

@@ -10,13 +10,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tests.attack.loops import Stop, as_eager_after, batch, ctrl_c, handled, made, stop
+from tests.attack.loops import Stop, as_eager_after, batch, ctrl_c, handled, made
 from tests.contract.models import Function, Train
 from torchgraph.errors import GraphBroken, GraphError
 from torchgraph.replay import interrupts
@@ -65,19 +66,15 @@ def _no_actions() -> Iterator[None]:
     ACTIONS.clear()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1])
-def test_a_handler_that_raises_waits_for_the_end_of_a_replay(number: int) -> None:
-    graph, _ = replayed()
-    ACTIONS.append(lambda: os.kill(os.getpid(), number))
-    with handled(number, stop):
-        with pytest.raises(Stop):
-            graph(batch(4))
-        assert graph.state_dict()["_train"]["step"] == 5
-    ACTIONS.clear()
-    graph(batch(5))
+def killing(number: int) -> Callable[[], object]:
+    return lambda: os.kill(os.getpid(), number)
 
 
-def test_two_handlers_that_raise_both_run() -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGTERM,), (signal.SIGALRM,), (signal.SIGUSR1,), (signal.SIGINT, signal.SIGTERM)],
+)
+def test_handlers_that_raise_wait_for_the_end_of_a_replay(numbers: tuple[int, ...]) -> None:
     heard: list[int] = []
 
     def handler(number: int, frame: object) -> None:
@@ -85,10 +82,16 @@ def test_two_handlers_that_raise_both_run() -> None:
         raise Stop
 
     graph, _ = replayed()
-    ACTIONS.extend([ctrl_c, lambda: os.kill(os.getpid(), signal.SIGTERM)])
-    with handled(signal.SIGTERM, handler), handled(signal.SIGINT, handler), pytest.raises(Stop):
-        graph(batch(4))
-    assert sorted(heard) == [signal.SIGINT, signal.SIGTERM]
+    ACTIONS.extend(map(killing, numbers))
+    with ExitStack() as stack:
+        for number in numbers:
+            stack.enter_context(handled(number, handler))
+        with pytest.raises(Stop):
+            graph(batch(4))
+        assert graph.state_dict()["_train"]["step"] == 5
+    assert sorted(heard) == sorted(numbers)
+    ACTIONS.clear()
+    graph(batch(5))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Stop])
@@ -151,31 +154,22 @@ def test_asynchronous_exceptions_leave_whole_steps_or_say_that_they_do_not(kind:
                 graph(batch(trial))
 
 
-def test_a_handler_of_the_users_is_called_once_and_stays() -> None:
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_handler_of_the_users_is_called_once_and_stays(ignored: bool) -> None:
     heard: list[int] = []
     graph, _ = replayed()
     ACTIONS.append(ctrl_c)
-    with handled(signal.SIGINT, lambda number, frame: heard.append(number)):
+    handler = signal.SIG_IGN if ignored else lambda number, frame: heard.append(number)
+    with handled(signal.SIGINT, handler):
         graph(batch(4))
         Function(lambda x: act(x))(torch.ones(2))
-    assert heard == [signal.SIGINT] * 2
-
-
-def test_ignored_signals_stay_ignored() -> None:
-    graph, _ = replayed()
-    ACTIONS.append(ctrl_c)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        graph(batch(4))
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert heard == ([] if ignored else [signal.SIGINT] * 2)
 
 
 def test_asyncio_hears_a_signal_once() -> None:
     heard: list[int] = []
     graph, _ = replayed()
-    ACTIONS.append(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    ACTIONS.append(killing(signal.SIGTERM))
 
     async def train() -> None:
         loop = asyncio.get_running_loop()

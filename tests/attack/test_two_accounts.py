@@ -5,33 +5,42 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.attack.entries import needs_root, plant
+from tests.attack.entries import needs_root, plant, run
 from torchgraph.lower import DiskCache
 
 pytestmark = [
     needs_root,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.skipif(shutil.which("useradd") is None, reason="there is no useradd here"),
 ]
-ROOT = Path(__file__).parents[2]
 
-# It becomes the user once all is imported: where Python is, other accounts may not look.
-USER = """
-import json, os, sys
-from pathlib import Path
-from tests.attack.entries import run
-from torchgraph.lower import DiskCache
 
-user, group = map(int, sys.argv[1:])
-os.setgroups([]), os.setgid(group), os.setuid(user)
-found = {name: run(DiskCache(Path(root)), "abc") for name, root in json.load(sys.stdin).items()}
-print(json.dumps(found))
-"""
+def said_by(account, roots):
+    """What a process that has become the user's says of caches.
+
+    It is forked once all is imported: where Python is, other accounts may not look.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setgroups([])
+            os.setgid(account.pw_gid)
+            os.setuid(account.pw_uid)
+            found = {name: run(DiskCache(root), "abc") for name, root in roots.items()}
+            os.write(writer, json.dumps(found).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    return json.loads(said)
 
 
 @pytest.fixture(scope="module")
@@ -115,16 +124,7 @@ def found(accounts):
         as_account(evil, "ln", "-s", str(precious), str(crowded / "torchgraph"))
         place.roots["link"] = crowded / "torchgraph"
 
-        ids = str(user.pw_uid), str(user.pw_gid)
-        done = subprocess.run(
-            [sys.executable, "-c", USER, *ids],
-            cwd=ROOT,
-            input=json.dumps({name: str(root) for name, root in place.roots.items()}),
-            check=True,
-            text=True,
-            stdout=subprocess.PIPE,
-        )
-        said = json.loads(done.stdout)
+        said = said_by(user, place.roots)
         yield place, said, {one.name for one in place.ran.iterdir()}
     finally:
         shutil.rmtree(path)

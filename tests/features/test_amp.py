@@ -6,7 +6,7 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.parity.models import ConvNet, Mlp, batches
-from tests.support import settle
+from tests.support import settle, targets
 from torchgraph.errors import InvalidOption
 from torchgraph.testing import counters
 
@@ -161,3 +161,28 @@ def test_bad_arguments(arguments):
     graph = Train(Mlp(), optim.SGD(Mlp().parameters(), lr=0.1), torch.bfloat16)
     with pytest.raises(InvalidOption):
         graph.config.enable_amp(**arguments)
+
+
+class Twice(tg.Graph):
+    """One layer called twice under the user's own autocast."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layer(self.layer(x))
+
+
+def test_a_weight_is_cast_once_in_each_call_and_never_kept() -> None:
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    graph = Twice(layer)
+    with torch.no_grad():
+        for _ in range(5):
+            with torch.autocast("cpu", torch.bfloat16):
+                expected = layer(layer(x))
+            assert torch.equal(graph(x), expected)
+            layer.weight.data.copy_(torch.randn(4, 4))  # moves neither version nor pointer
+    casts = targets(graph._runner.programs.compiler.shown[0].program).count("_to_copy")
+    assert casts == 3  # x, weight, bias

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, singles
+from tests.hostile.plays import Play, singles, trains
 from torchgraph.errors import DataDependent, NoProgram
 
 case = Cases()
@@ -231,6 +231,34 @@ def losses_collected_and_cleared():
         return total
 
     return returns(give, [losses])
+
+
+class Sliced(nn.Module):
+    """It is indexed by a tuple of slices, which have no hash before Python 3.12."""
+
+    def __init__(self):
+        super().__init__()
+        self.t = nn.Parameter(torch.randn(4, 4))
+
+    def __getitem__(self, index):
+        return self.t[index]
+
+
+weights = {"a": 1.0, "b": 2.0}
+k = {"left": "over"}
+
+
+@case(serves=True)
+def keys_without_a_hash():
+    """A slice; and a global of the name that a comprehension gives its own variable."""
+    model = Sliced()
+
+    def loss(x, y):
+        where = (slice(None), slice(None))
+        losses = {"a": (x @ model[where]).sum(), "b": model.t.square().sum()}
+        return sum(weights[k] * losses[k] for k in losses)
+
+    return trains(model, loss)
 
 
 @pytest.mark.parametrize("case", case)

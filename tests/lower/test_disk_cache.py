@@ -1,7 +1,6 @@
 """Compiled code on disk: whole or not there, the user's own, two writers at once."""
 
 import fcntl
-import json
 import os
 import re
 import signal
@@ -238,43 +237,6 @@ def test_a_limit_that_is_none(given, monkeypatch):
     monkeypatch.setenv("TORCHGRAPH_CACHE_LIMIT", given)
     with pytest.raises(InvalidOption, match="TORCHGRAPH_CACHE_LIMIT"):
         DiskCache()
-
-
-def truncate(entry):
-    (entry / "sub" / "code.so").write_text("co")
-
-
-def lose(entry):
-    (entry / "sub" / "code.so").unlink()
-
-
-def rename(entry):
-    manifest = json.loads((entry / "manifest.json").read_text())
-    (entry / "manifest.json").write_text(json.dumps({**manifest, "key": "another"}))
-
-
-def empty(entry):
-    (entry / "manifest.json").write_text("")
-
-
-def no_dict(entry):
-    (entry / "manifest.json").write_text("[1, 2]")
-
-
-def no_manifest(entry):
-    (entry / "manifest.json").unlink()
-
-
-@pytest.mark.parametrize("harm", [truncate, lose, rename, empty, no_dict, no_manifest])
-def test_an_entry_that_is_not_whole_is_ignored_with_one_warning(harm, cache):
-    harm(make(cache))
-    with pytest.warns(BackendWarning, match="compiled anew") as seen:
-        assert cache.find("abc") is None
-    assert len(seen) == 1
-    assert cache.find("abc") is None
-    assert cache.find("abc") is None
-    make(cache)
-    assert cache.find("abc") is not None
 
 
 def test_a_directory_that_cannot_be_used(tmp_path):

@@ -24,6 +24,7 @@ from torchgraph.replay.replay import Replay
 from torchgraph.testing import Setup, assert_parity, counters
 
 ROOT = Path(__file__).parents[2]
+ODD = 'it\'s a "directory" of $HOME; für `alle` & (mehr)'
 
 pytestmark = pytest.mark.skipif(
     job.cpp_compiler() is None, reason="Inductor needs a C++ compiler, and there is none here"
@@ -36,7 +37,10 @@ needs_pauses = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
+    """A directory with spaces, quotes, ``$``, umlauts: Inductor quotes few paths; it sees none."""
+    odd = tmp_path_factory.mktemp("compiled") / ODD
+    odd.mkdir()
+    return odd
 
 
 @pytest.fixture
@@ -86,6 +90,7 @@ def test_ten_steps_are_eagers_within_rounding(make, cache):
         atol=1e-6,
         configure=lambda config: config.set_backend("inductor"),
     )
+    assert not list(cache.glob("torchgraph-scratch-*"))
 
 
 class Upsampled(nn.Module):

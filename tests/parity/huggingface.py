@@ -6,7 +6,7 @@ Dropouts are on wherever the architecture has them, stochastic depth included.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,16 +14,16 @@ import torch
 Feed = Callable[[Any], dict[str, Any]]
 """config -> the keyword arguments of one batch."""
 
+_LAYERS = {"n_layer", "num_layers", "num_hidden_layers"}
 BATCH, LENGTH, VOCABULARY, PIXELS = 2, 10, 99, 32
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One row: ``model`` and ``config`` are names in ``transformers``."""
+    """One row: ``model`` is a name in ``transformers``."""
 
     name: str
     model: str
-    config: str
     feed: Feed
     settings: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
@@ -32,6 +32,11 @@ class Architecture:
     """Its Python goes by values of tensors: a step may have no program, and be eager's own."""
     since: str = ""
     """The release of transformers that it needs: older ones ask for values, or warn."""
+
+    def small(self) -> Architecture:
+        """With one layer, where that is one number."""
+        one = dict.fromkeys(self.settings.keys() & _LAYERS, 1)
+        return replace(self, name=f"{self.name}, small", settings={**self.settings, **one})
 
 
 def tokens(config: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from tests.support import same_bits
 from torchgraph.errors import AttributeWriteWarning, NoProgram, ParityError
-from torchgraph.testing import Setup, assert_parity
+from torchgraph.testing import Setup, assert_parity, counters
 
 Batch = tuple[Any, ...]
 
@@ -52,6 +52,11 @@ def adam(model: nn.Module) -> Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
+def by(name: str, **settings: float) -> Callable[[nn.Module], Optimizer]:
+    """An optimizer of torch.optim."""
+    return lambda model: getattr(torch.optim, name)(model.parameters(), lr=1e-2, **settings)
+
+
 def momentum(model: nn.Module) -> Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
 
@@ -71,6 +76,8 @@ class Idiom:
     """``loss(model, *batch)``."""
     optimizer: Callable[[nn.Module], Optimizer] | None = adam
     """None: the model is only evaluated."""
+    schedule: Callable[[Optimizer], Any] | None = None
+    """The scheduler that each step moves."""
     outside: Callable[[nn.Module], Sequence[torch.Tensor]] = no_more
     """Tensors that the steps move and that ``model.state_dict()`` does not hold."""
     writes: bool = False
@@ -79,6 +86,10 @@ class Idiom:
     """What says that no program serves its steps: they are eager's all the same, or refused."""
     ends_eager: type[Warning] | None = None
     """What says that later steps run in eager, after some that a program served."""
+    seldom: bool = False
+    """Left to `make test-all`: other rows show the same mechanisms."""
+    served: tuple[int, int] | None = None
+    """The programs that its steps need, and the steps that they serve."""
 
 
 def each(make: Callable[[int], Batch], steps: int = 3) -> Callable[[], list[Batch]]:
@@ -98,14 +109,16 @@ def labelled(shape: tuple[int, ...], classes: int, steps: int = 3) -> Callable[[
 
 def _setup(idiom: Idiom) -> Setup:
     model = idiom.model()
-    optimizer = idiom.optimizer(model) if idiom.optimizer is not None else None
-    return Setup(model, optimizer, idiom.loss)
+    if idiom.optimizer is None:
+        return Setup(model, None, idiom.loss)
+    optimizer = idiom.optimizer(model)
+    return Setup(model, optimizer, idiom.loss, idiom.schedule and idiom.schedule(optimizer))
 
 
 def _train(idiom: Idiom, batches: list[Batch]) -> tuple[nn.Module, list[Any], list[Any]]:
     """Eager's model, losses, and what else it leaves: states, slots, the generator."""
     torch.manual_seed(0)
-    model, optimizer, loss, _ = _setup(idiom)
+    model, optimizer, loss, scheduler = _setup(idiom)
     losses, left = [], []
     for batch in batches:
         value = loss(model, *batch)
@@ -113,11 +126,14 @@ def _train(idiom: Idiom, batches: list[Batch]) -> tuple[nn.Module, list[Any], li
             value.backward()
             optimizer.step()
             optimizer.zero_grad()
+        if scheduler is not None:
+            scheduler.step()
         losses.append(value.detach())
     held = (*model.state_dict().values(), *idiom.outside(model))
     left += [value.detach() for value in held if isinstance(value, torch.Tensor)]
     if optimizer is not None:
-        left += [value for slots in optimizer.state.values() for value in slots.values()]
+        kept = [value for slots in optimizer.state.values() for value in slots.values()]
+        left += [part for value in kept for part in (value if isinstance(value, list) else [value])]
     return model, losses, [*left, torch.get_rng_state()]
 
 
@@ -143,6 +159,7 @@ def assert_eager_is_sound(idiom: Idiom) -> None:
 def assert_steps_are_eagers(idiom: Idiom) -> None:
     """Parity of each step, and afterwards of what lies outside of ``state_dict``."""
     made: list[Setup] = []
+    before = counters.captures, counters.replays
 
     def make() -> Setup:
         made.append(_setup(idiom))
@@ -164,6 +181,8 @@ def assert_steps_are_eagers(idiom: Idiom) -> None:
             with pytest.warns(idiom.stays_eager), pytest.raises(ParityError, match="ran in eager"):
                 assert_parity(make, idiom.batches())
 
+    found = counters.captures - before[0], counters.replays - before[1]
+    assert idiom.served in (None, found)
     eager, graphed = (idiom.outside(side.model) for side in made)
     assert len(eager) == len(graphed)
     for expected, got in zip(eager, graphed, strict=True):

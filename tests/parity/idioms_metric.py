@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .idioms import Idiom, each, entropy, error, itself, labelled, normal
+from .idioms import Idiom, each, entropy, itself, labelled, normal
 
 
 class Encoder(nn.Module):
@@ -57,20 +57,6 @@ def triplet(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Te
     return losses.masked_select(violation.detach() > -1.0).mean()
 
 
-def semi_hard(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The hardest positive and negative of each anchor, by masks of infinities."""
-    out = model(x)
-    similar = out @ out.T
-    same = labels.unsqueeze(1) == labels.unsqueeze(0)
-    eye = torch.eye(len(labels), dtype=torch.bool)
-    hard, _ = similar.masked_fill(~same | eye, float("inf")).min(dim=1)
-    worst, _ = similar.masked_fill(same, float("-inf")).max(dim=1)
-    kept = (same & ~eye).any(dim=1) & (~same).any(dim=1)
-    if not kept.any():
-        return similar.mean() * 0
-    return F.softplus(5 * (worst[kept] - hard[kept])).mean()
-
-
 def nt_xent(model: nn.Module, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Two views, a diagonal that is cut out by a mask and a view."""
     out = torch.cat([model(x), model(other)])
@@ -81,25 +67,6 @@ def nt_xent(model: nn.Module, x: torch.Tensor, other: torch.Tensor) -> torch.Ten
     rows = torch.arange(2 * count)
     target = (rows + count) % (2 * count)
     return F.cross_entropy(logits, target - (target > rows).long())
-
-
-class ArcFace(nn.Module):
-    """Weights of the loss itself; an angle is added where a one-hot says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = Encoder()
-        self.W = nn.Parameter(torch.randn(4, 5) * 0.3)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        cosine = self.encoder(x) @ F.normalize(self.W, dim=0)
-        mask = torch.zeros_like(cosine)
-        mask[torch.arange(len(labels)), labels] = 1
-        target = cosine[mask == 1]
-        angles = torch.acos(target.clamp(-1 + 1e-5, 1 - 1e-5))
-        moved = torch.where(angles <= 2.5, torch.cos(angles + 0.3), target - 0.1)
-        logits = cosine + mask * (moved - target).unsqueeze(1)
-        return F.cross_entropy(8 * logits, labels)
 
 
 class Centers(nn.Module):
@@ -122,27 +89,6 @@ class Centers(nn.Module):
                 self.bank[label].lerp_(out[chosen].mean(0), 0.5)
                 self.count[label] += chosen.sum()
         return loss
-
-
-class Critic(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)
-
-
-def gradient_penalty(model: nn.Module, real: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
-    """The gradient of a gradient, at points drawn between two batches."""
-    epsilon = torch.rand(len(real), 1)
-    between = (epsilon * real + (1 - epsilon) * fake).requires_grad_(True)
-    scores = model(between)
-    (gradient,) = torch.autograd.grad(
-        scores, between, grad_outputs=torch.ones_like(scores), create_graph=True
-    )
-    penalty = ((gradient.view(len(real), -1).norm(2, dim=1) - 1) ** 2).mean()
-    return model(fake).mean() - model(real).mean() + 10 * penalty
 
 
 class ReverseGradient(torch.autograd.Function):
@@ -171,30 +117,6 @@ class DomainAdversarial(nn.Module):
         return loss + F.binary_cross_entropy_with_logits(
             self.domains(reversed_), F.one_hot(domain, 2).float()
         )
-
-
-class Supervised(nn.Module):
-    """Each stage has a head; the results come as a list in a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stages = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
-        self.heads = nn.ModuleList(nn.Linear(6, 3) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> dict[str, Any]:
-        outs = []
-        for stage, head in zip(self.stages, self.heads, strict=True):
-            x = torch.tanh(stage(x))
-            outs.append(head(x))
-        return {"out": outs[-1], "aux": outs[:-1], "names": ["first", "second"]}
-
-
-def deep_supervision(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    outs = model(x)
-    loss = F.cross_entropy(outs["out"], y)
-    for weight, aux in zip((0.2, 0.4), outs["aux"], strict=True):
-        loss += weight * F.cross_entropy(aux, y)
-    return loss
 
 
 class Signs(torch.autograd.Function):
@@ -280,15 +202,10 @@ def centered(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 IDIOMS = [
     Idiom("contrastive_pairs", Encoder, each(labels_of, 5), contrastive),
     Idiom("triplets_by_where", Encoder, each(labels_of, 5), triplet),
-    Idiom("hardest_by_masks", Encoder, each(labels_of, 5), semi_hard),
     Idiom("nt_xent", Encoder, normal((4, 6), (4, 6)), nt_xent),
-    Idiom("arc_face", ArcFace, labelled((5, 6), 5, 4), itself),
     Idiom("bank_of_centers", Centers, each(centered, 5), itself),
-    Idiom("gradient_penalty", Critic, normal((5, 4), (5, 4)), gradient_penalty),
     Idiom("gradient_reversal", DomainAdversarial, each(domains), itself),
-    Idiom("deep_supervision", Supervised, labelled((5, 6), 3), deep_supervision),
     Idiom("straight_through", Binary, labelled((5, 6), 3, 4), entropy),
     Idiom("ignored_targets", Encoder, each(ignored, 5), focal),
     Idiom("ranking_by_argsort", Encoder, labelled((6, 6), 4), ranked),
-    Idiom("regression_on_units", Encoder, normal((4, 6), (4, 4)), error),
 ]

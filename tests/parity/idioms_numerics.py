@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributions as D
 import torch.nn.functional as F
 from torch import nn
 
-from .idioms import Idiom, each, error, itself, normal, squares
-
-
-class Autoencoder(nn.Module):
-    """A variational autoencoder over torch.distributions, whose arguments are validated."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encode, self.decode = nn.Linear(6, 6), nn.Linear(3, 12)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean, scale = self.encode(x).chunk(2, dim=-1)
-        posterior = D.Independent(D.Normal(mean, F.softplus(scale) + 1e-4), 1)
-        prior = D.Independent(D.Normal(torch.zeros_like(mean), torch.ones_like(mean)), 1)
-        z = posterior.rsample()
-        mean, scale = self.decode(z).chunk(2, dim=-1)
-        seen = D.Normal(mean, scale.exp().clamp(0.1, 5.0)).log_prob(x).sum(-1)
-        return (D.kl_divergence(posterior, prior) - seen).mean()
+from .idioms import Idiom, by, each, error, itself, normal, squares
 
 
 class Policy(nn.Module):
@@ -160,29 +143,6 @@ class Dynamics(nn.Module):
         return self.net(torch.cat([y, t.expand(len(y), 1)], dim=1))
 
 
-class FixedSteps(nn.Module):
-    """Runge and Kutta over a grid of times; the times are checked to grow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.field = Dynamics()
-
-    def forward(self, y: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
-        if not (times[1:] > times[:-1]).all():
-            raise ValueError("t must be strictly increasing")
-        solution = torch.empty(len(times), *y.shape)
-        solution[0] = y
-        for number, (t0, t1) in enumerate(itertools.pairwise(times), start=1):
-            dt = t1 - t0
-            k1 = self.field(t0, y)
-            k2 = self.field(t0 + dt / 3, y + dt * k1 / 3)
-            k3 = self.field(t0 + dt * 2 / 3, y + dt * (k2 - k1 / 3))
-            k4 = self.field(t1, y + dt * (k1 - k2 + k3))
-            y = y + (k1 + 3 * (k2 + k3) + k4) * dt * 0.125
-            solution[number] = y
-        return solution
-
-
 class AdaptiveSteps(nn.Module):
     """Steps that are taken again at half the length until the error is small enough."""
 
@@ -250,20 +210,73 @@ class Spectral(nn.Module):
         return self.project(F.gelu(filtered + self.skip(x)))
 
 
-class ComplexNet(nn.Module):
-    """Polar forms, complex products, parts seen as real numbers."""
+SHAPE = (3, 8, 5)
+
+
+class Waves(nn.Module):
+    """Products of both forms, over temporaries whose memory is laid out in another order."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.randn(SHAPE[::-1], dtype=dtype))
+        self.right = nn.Parameter(torch.randn(SHAPE, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = (x + self.left).permute(2, 1, 0)
+        product = turned.exp() * self.right
+        quotient = product.sin() / (self.right + 3)
+        squashed = quotient.tanh().sigmoid()
+        written = (squashed + x.permute(2, 1, 0)).clone().mul_(self.right).div_(turned + 3)
+        written.addcmul_(quotient, self.right, value=0.3)
+        return torch.view_as_real(written.mul(product.cos())).pow(2).sum((0, 1, 3))
+
+
+class Conjugates(nn.Module):
+    """A conjugate view is read after the memory that it shows was written."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.cfloat) * 0.5)
-        self.phase = nn.Parameter(torch.randn(4))
+        self.weight = nn.Parameter(torch.randn(SHAPE, dtype=torch.complex64))
+        self.register_buffer("mean", torch.zeros(SHAPE, dtype=torch.complex64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-        turned = turned * torch.polar(torch.ones(4), self.phase)
-        out = turned @ self.weight
-        gate = torch.sigmoid(out.abs() - 0.1)
-        return torch.view_as_real(out * gate).flatten(-2) + out.angle().cos().mean()
+        written = (x * self.weight).clone()
+        conjugate = written.conj()
+        written.mul_(self.weight.detach())
+        with torch.no_grad():
+            self.mean.lerp_(conjugate, 0.1)
+        return torch.view_as_real(conjugate * x).pow(2).sum()
+
+
+class Parts(nn.Module):
+    """The real and the imaginary part are written, the whole is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(SHAPE, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = (x * self.weight).clone()
+        z.real.mul_(0.5)
+        z.imag[1:].add_(z.real[1:] * 0.3)
+        z.imag[0] = 0
+        return (z * z.conj()).real.sum()
+
+
+class Mixed(nn.Module):
+    """Numbers in both forms, on memory that is free and memory that is not."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.last = nn.Linear(8, 5)
+        self.to(dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.gelu(self.first(x)) * 0.3
+        kept = hidden * 1.7
+        hidden = hidden.clone().mul_(0.7).add_(kept, alpha=0.1)
+        return self.last(hidden / 1.1)
 
 
 def counted(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -278,11 +291,6 @@ def bounded(step: int) -> tuple[torch.Tensor]:
     return (x,)
 
 
-def timed(step: int) -> tuple[torch.Tensor, ...]:
-    times = torch.linspace(0, 1 + 0.25 * step, 4)
-    return torch.randn(3, 2), times, torch.randn(4, 3, 2)
-
-
 def stiff(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Small and large states in turn: other numbers of steps, and of tries."""
     return torch.randn(3, 2) * (0.2, 3.0, 0.2, 3.0, 3.0, 0.2)[step], torch.tensor(1.0)
@@ -294,16 +302,52 @@ def observed(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return (x[:1].expand(5, 2).clone() if step == 2 else x), torch.randn(5)
 
 
+def smoothed(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y, label_smoothing=0.1)
+
+
+def waves(shape: tuple[int, ...], dtype: torch.dtype = torch.complex64) -> Any:
+    return each(lambda _: (torch.randn(shape, dtype=dtype) / 4,))
+
+
+def over_waves(name: str, dtype: torch.dtype) -> Idiom:
+    """A product written over its factor rounds otherwise: eager's form is run."""
+    return Idiom(
+        f"{name}_over_{dtype}".replace("torch.", ""),
+        lambda: Waves(dtype),
+        waves(SHAPE[::-1], dtype),
+        lambda model, x: model(x).mean(),
+        by(name, weight_decay=0.1),
+        seldom=dtype is torch.complex128 or name != "AdamW",
+    )
+
+
+def over_halves(name: str, dtype: torch.dtype) -> Idiom:
+    """An op and its in-place form round numbers at different points: eager's is run."""
+    steady = {"eps": 1e-4} if name in ("Adam", "AdamW", "RMSprop") else {}  # 1e-8 is 0 in float16
+    return Idiom(
+        f"{name}_over_{dtype}".replace("torch.", ""),
+        lambda: Mixed(dtype),
+        each(lambda _: (torch.randn(6, 4).to(dtype), torch.randint(0, 5, (6,))), 5),
+        smoothed,
+        by(name, weight_decay=0.1, **steady),
+        seldom=(name, dtype) not in (("AdamW", torch.bfloat16), ("RMSprop", torch.float16)),
+    )
+
+
+COMPLEX, HALF = (torch.complex64, torch.complex128), (torch.bfloat16, torch.float16)
+HALVED = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adamax")
 IDIOMS = [
-    Idiom("variational_autoencoder", Autoencoder, normal((5, 6), steps=4), itself),
+    *(over_waves(one, of) for one in ("SGD", "Adam", "AdamW", "Adagrad") for of in COMPLEX),
+    *(over_halves(one, of) for one in HALVED for of in HALF),
+    Idiom("conjugate_view_of_written_memory", Conjugates, waves(SHAPE), itself, by("SGD")),
+    Idiom("parts_of_complex_numbers", Parts, waves(SHAPE), itself),
     Idiom("policy_gradient", Policy, normal((6, 4), (6,), steps=4), itself),
     Idiom("dirichlet_gamma_mixture", Topics, normal((4, 5), (4,), steps=4), itself),
     Idiom("counts_with_support_checks", Counts, each(counted, 5), itself),
     Idiom("coupling_flow", Coupling, normal((5, 4), steps=4), itself),
     Idiom("spline_with_bins", Spline, each(bounded, 5), squares),
-    Idiom("fixed_step_ode", FixedSteps, each(timed, 4), error),
     Idiom("adaptive_step_ode", AdaptiveSteps, each(stiff, 6)),
     Idiom("gaussian_process", GaussianProcess, each(observed, 5), itself),
     Idiom("fourier_layer", Spectral, normal((2, 1, 8, 8), (2, 1, 8, 8)), error),
-    Idiom("complex_numbers", ComplexNet, normal((3, 8))),
 ]

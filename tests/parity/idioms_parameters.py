@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from .idioms import Idiom, each, entropy, itself, labelled, momentum, normal
+from .idioms import Idiom, entropy, labelled, momentum, normal
 
 
 class DataAssigned(nn.Module):
@@ -107,46 +105,6 @@ def pruned() -> nn.Module:
     return nn.Sequential(first, nn.ReLU(), second)
 
 
-class Tied(nn.Module):
-    """An embedding whose weight is the head's too, by assignment; logits are asked to be sane."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(12, 6)
-        self.norm = nn.LayerNorm(6)
-        self.head = nn.Linear(6, 12, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        logits = self.head(self.norm(self.embed(ids)))
-        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        if torch.isnan(loss).any() or not torch.isfinite(loss):
-            raise FloatingPointError("the loss is NaN")
-        return loss
-
-
-class Hooked(nn.Module):
-    """Forward hooks that keep features, a forward pre-hook, and hooks of tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
-        self.features: dict[str, torch.Tensor] = {}
-        self.first.register_forward_hook(self._keep)
-        self.second.register_forward_pre_hook(lambda _, args: (F.relu(args[0]),))
-        self.second.register_full_backward_hook(lambda _, grads, __: (grads[0] * 0.5,))
-
-    def _keep(self, module: nn.Module, args: Any, out: torch.Tensor) -> None:
-        self.features["first"] = out
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.second(self.first(x))
-        kept = self.features["first"]
-        if kept.requires_grad:
-            kept.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
-        return out + kept.mean(1, keepdim=True)
-
-
 IDIOMS = [
     Idiom("data_assigned", DataAssigned, normal((5, 4), steps=4), optimizer=momentum),
     Idiom("parameter_replaced_in_forward", Scaled, normal((5, 4), steps=4)),
@@ -158,12 +116,5 @@ IDIOMS = [
         outside=hidden,
     ),
     Idiom("parametrizations", parametrized, labelled((5, 6), 3), entropy, momentum),
-    Idiom(
-        "tied_weights_and_nan_checks",
-        Tied,
-        each(lambda _: (torch.randint(12, (3, 7)),), 4),
-        itself,
-    ),
-    Idiom("hooks", Hooked, labelled((5, 6), 3, 4), entropy, writes=True),
     Idiom("weights_set_by_hooks", pruned, labelled((5, 6), 3, 4), entropy, writes=True),
 ]

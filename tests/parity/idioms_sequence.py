@@ -250,6 +250,28 @@ def ragged(step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return ids, torch.tensor(lengths), torch.randint(3, (3,))
 
 
+class Recurrent(nn.Module):
+    """Kernels that ask for the grad mode; each lists its weights."""
+
+    def __init__(self, kind: str, hidden: int, **options: bool) -> None:
+        super().__init__()
+        self.cells = getattr(nn, kind)(4, hidden, num_layers=2, dropout=0.3, **options)
+        self.head = nn.Linear(hidden * (2 if self.cells.bidirectional else 1), 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cells(x)[0][:, -1])
+
+
+def recurrent(kind: str, hidden: int, option: str) -> Idiom:
+    often = hidden == 20 and (kind == "GRU") == (option == "bidirectional")
+    return Idiom(
+        f"{kind}_{hidden}_{option}",
+        lambda: Recurrent(kind, hidden, **{option: True}),
+        normal((3, 5, 4), steps=6),
+        seldom=not often,
+    )
+
+
 class CellLoop(nn.Module):
     """LSTMCell frame by frame, a result list that is stacked, teacher forcing by a flag."""
 
@@ -360,6 +382,13 @@ def codes(model: nn.Module) -> list[torch.Tensor]:
 
 
 IDIOMS = [
+    # A GRU's gates are written in place, in parts of rows: vector code and its rest take turns.
+    *(
+        recurrent(kind, hidden, option)
+        for kind in ("RNN", "GRU", "LSTM")
+        for hidden in (8, 20, 32)
+        for option in ("batch_first", "bidirectional")
+    ),
     Idiom("rotary_cache_in_a_dict", XTransformer, each(text, 5), next_token, outside=caches),
     Idiom("einsum_pooling_prod_and_max", Pooling, normal((3, 5, 6))),
     Idiom("layer_drop_and_checkpoint", LayerDrop, normal((4, 6), (4, 3), steps=8), error),
@@ -369,7 +398,9 @@ IDIOMS = [
     Idiom("ctc_with_tensor_lengths", Ctc, each(spoken, 5), itself),
     Idiom("ctc_with_labels_in_a_row", Ctc, each(concatenated, 5), itself),
     Idiom("packed_lstm", lambda: Packed(nn.LSTM, bidirectional=True), each(ragged, 5), entropy),
-    Idiom("packed_gru", lambda: Packed(nn.GRU, num_layers=2), each(ragged, 5), entropy),
+    Idiom(
+        "packed_gru", lambda: Packed(nn.GRU, num_layers=2), each(ragged, 5), entropy, seldom=True
+    ),
     Idiom("lstm_cell_loop", CellLoop, each(forced, 5), error),
     Idiom("crf", lambda: Crf(4), each(tagged, 5), itself),
     Idiom("embedding_bag_and_lru_cache", Bags, each(bagged), outside=codes),

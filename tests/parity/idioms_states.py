@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -48,22 +46,6 @@ class MomentumContrast(nn.Module):
         logits = torch.cat([positive, negative], dim=1) / 0.2
         self._enqueue(key)
         return F.cross_entropy(logits, torch.zeros(logits.shape[0], dtype=torch.long))
-
-
-class Swapped(nn.Module):
-    """Two buffers that change places in each step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("a", torch.zeros(4))
-        self.register_buffer("b", torch.ones(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.linear(x) + self.a - 0.5 * self.b
-        self.a.add_(x.detach().mean(0))
-        self.a, self.b = self.b, self.a
-        return x
 
 
 class Rotated(nn.Module):
@@ -227,27 +209,6 @@ class Codebook(nn.Module):
         return F.mse_loss(self.decode(quantized), x) + 0.25 * commitment
 
 
-class Teacher(nn.Module):
-    """A copy that follows by a moving average, and a center of its outputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.student = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5))
-        self.teacher = copy.deepcopy(self.student).requires_grad_(False)
-        self.register_buffer("center", torch.zeros(1, 5))
-
-    def forward(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            for slow, fast in zip(
-                self.teacher.parameters(), self.student.parameters(), strict=True
-            ):
-                slow.data.mul_(0.9).add_(0.1 * fast.detach().data)
-            out = self.teacher(x)
-            target = F.softmax((out - self.center) / 0.1, dim=-1)
-            self.center = self.center * 0.9 + out.mean(0, keepdim=True) * 0.1
-        return torch.sum(-target * F.log_softmax(self.student(other), dim=-1), dim=-1).mean()
-
-
 def frames(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(2, 4, 3), torch.randn(2, 2)
 
@@ -258,7 +219,6 @@ def longer(step: int) -> tuple[torch.Tensor]:
 
 IDIOMS = [
     Idiom("queue_with_a_pointer", MomentumContrast, normal((4, 6), (4, 6), steps=6), itself),
-    Idiom("buffers_that_swap", Swapped, normal((5, 4), steps=5)),
     Idiom("buffers_that_rotate", Rotated, normal((5, 4), steps=5)),
     Idiom("buffer_that_is_none_first", NoneFirst, normal((5, 4), steps=4)),
     Idiom("buffers_registered_in_forward", RegisteredInForward, each(longer, 5)),
@@ -273,5 +233,4 @@ IDIOMS = [
     Idiom("act_norm", ActNormFlow, normal((6, 4), steps=5), itself),
     Idiom("batch_renorm", BatchRenorm, normal((6, 4), (6, 4), steps=5), error),
     Idiom("codebook_with_averages", Codebook, normal((7, 6), steps=6), itself),
-    Idiom("teacher_by_average", Teacher, normal((5, 6), (5, 6), steps=4), itself),
 ]

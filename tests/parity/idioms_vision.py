@@ -344,13 +344,18 @@ def resized(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 IDIOMS = [
     Idiom("drop_path", Residuals, labelled((6, 6), 3), entropy),
-    Idiom("attention_then_group_norm", AttentionBlock, normal((1, 8, 4, 4))),
+    *(
+        Idiom(
+            f"attention_then_group_norm_{shape}", AttentionBlock, normal(shape), seldom=shape[0] > 1
+        )
+        for shape in ((1, 8, 3, 4), (2, 8, 3, 4), (1, 8, 4, 1), (2, 8, 4, 1))
+    ),
     Idiom("evo_norm_and_blur_pool", BlurredEvoNorm, labelled((3, 2, 8, 8), 3), entropy),
-    Idiom("window_attention", lambda: WindowAttention(0), normal((2, 8, 8, 8))),
+    Idiom("window_attention", lambda: WindowAttention(0), normal((2, 8, 8, 8)), seldom=True),
     Idiom("shifted_window_attention", lambda: WindowAttention(2), normal((2, 8, 8, 8))),
     Idiom("standardized_conv", StandardizedConv, normal((2, 2, 6, 6))),
     Idiom("resampled_positions", ResampledPositions, each(resized, 5), entropy),
     Idiom("unet_with_output_objects", Denoiser, normal((2, 3, 8, 8)), diffusion_loss),
-    Idiom("unet_of_one_image", Denoiser, normal((1, 3, 8, 8)), diffusion_loss),
+    Idiom("unet_of_one_image", Denoiser, normal((1, 3, 8, 8)), diffusion_loss, seldom=True),
     Idiom("conditional_conv", ConditionalConv, normal((3, 2, 6, 6))),
 ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,11 @@ pytestmark = [
 
 SMALL = ("gpt2", "llama", "mixtral", "bert", "t5", "vit", "resnet", "wav2vec2")
 """Dropout in attention, a cache, fewer keys than heads, experts, masks, convs."""
-ALWAYS = ("gpt2", "resnet")
-"""Of `make test`: one that attends and one that convolves."""
+ALWAYS = ("gpt2",)
+"""Of `make test`: it attends. ``tests/lower/test_inductor.py`` compiles one that convolves."""
 _IN_DOUBLE = ("mobilenet_v2",)
 """Batch norms of two images and maps of one pixel blow rounding up: after three steps of float32
 eager itself gives other weights where it runs on channels-last memory."""
-_LAYERS = ("n_layer", "num_layers", "num_hidden_layers")
 
 
 class InThisProcess(Interpretation):
@@ -64,12 +62,6 @@ def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not optimized: half of the compiler's time, and what is wrong then is wrong here.
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
     monkeypatch.setenv("TORCHGRAPH_VERIFY", "fast")
-
-
-def small(architecture: Architecture) -> Architecture:
-    """With one layer, where that is one number."""
-    settings = architecture.settings
-    return replace(architecture, settings={**settings, **{n: 1 for n in _LAYERS if n in settings}})
 
 
 def check(architecture: Architecture) -> None:
@@ -106,7 +98,7 @@ def check(architecture: Architecture) -> None:
 
 @pytest.mark.parametrize("architecture", thinned(_named(SMALL), keep=_named(ALWAYS)), ids=_name)
 def test_three_steps_are_eagers(architecture):
-    check(small(architecture))
+    check(architecture.small())
 
 
 @pytest.mark.slow

@@ -22,16 +22,17 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 _SLOW = ("switch_transformers", "mixtral, eager experts")
 """Each of their steps takes another way, of thousands of ops, and is recorded for a program."""
 _OFTEN = ("gpt2", "mixtral", "mamba", "t5", "resnet", "wav2vec2")
-"""Of `make test`: texts, images and speech, experts and a state space. `make test-all` has all."""
+"""Of `make test`, with one layer: texts, images and speech, experts and a state space."""
 
 
 def _marks(architecture: Architecture) -> list[pytest.MarkDecorator]:
-    if architecture.name in _SLOW:
-        return [pytest.mark.slow, pytest.mark.timeout(900)]
-    return [] if architecture.name in _OFTEN else [pytest.mark.slow]
+    return [pytest.mark.slow, *([pytest.mark.timeout(900)] if architecture.name in _SLOW else [])]
 
 
-CAPTURED = [pytest.param(a, marks=_marks(a)) for a in ARCHITECTURES if not a.refused]
+CAPTURED = [
+    *(a.small() for a in ARCHITECTURES if a.name in _OFTEN),
+    *(pytest.param(a, marks=_marks(a)) for a in ARCHITECTURES if not a.refused),
+]
 REFUSED = [a for a in ARCHITECTURES if a.refused]
 DOCS = Path(__file__).parents[2] / "docs" / "architectures.md"
 
@@ -56,7 +57,7 @@ def _check(model: str, config: Any, batches: list[dict[str, Any]], atol: float =
 def _config(architecture: Architecture) -> Any:
     if Version(transformers.__version__) < Version(architecture.since or "0"):
         pytest.skip(f"needs transformers {architecture.since}")
-    return getattr(transformers, architecture.config)(**architecture.settings)
+    return getattr(transformers, architecture.model).config_class(**architecture.settings)
 
 
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
@@ -93,7 +94,7 @@ def test_the_documentation_lists_every_architecture():
 
 # transformers asks `mask.all()`, and leaves a mask out that masks nothing.
 def test_a_mask_that_masks_nothing():
-    llama = next(a for a in ARCHITECTURES if a.name == "llama")
+    (llama,) = (a.small() for a in ARCHITECTURES if a.name == "llama")
     config = transformers.LlamaConfig(**{**llama.settings, "attention_dropout": 0.0})
     batch = tokens(config)
     mask = torch.ones_like(batch["input_ids"])
@@ -106,34 +107,28 @@ def _text(vocabulary: int) -> dict[str, Any]:
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_gpt2_at_full_size():
-    _check("GPT2LMHeadModel", transformers.GPT2Config(), [_text(50257)])
+_WIDE = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "attention_dropout": 0.1,
+}
+_IMAGE = {"pixel_values": torch.randn(1, 3, 224, 224), "labels": torch.tensor([1])}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_bert_at_full_size():
-    _check("BertForMaskedLM", transformers.BertConfig(), [_text(30522)])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_llama_at_the_width_of_1b():
-    config = transformers.LlamaConfig(
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=2,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        attention_dropout=0.1,
-    )
-    _check("LlamaForCausalLM", config, [_text(32000)])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_resnet50_at_full_size():
-    batch = {"pixel_values": torch.randn(1, 3, 224, 224), "labels": torch.tensor([1])}
-    _check("ResNetForImageClassification", transformers.ResNetConfig(), [batch])
+@pytest.mark.parametrize(
+    ("model", "settings", "batch"),
+    [
+        ("GPT2LMHeadModel", {}, _text(50257)),
+        ("BertForMaskedLM", {}, _text(30522)),
+        ("LlamaForCausalLM", _WIDE, _text(32000)),
+        ("ResNetForImageClassification", {}, _IMAGE),
+    ],
+    ids=["gpt2", "bert", "llama at the width of 1b", "resnet50"],
+)
+def test_full_size(model, settings, batch):
+    _check(model, getattr(transformers, model).config_class(**settings), [batch])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import same_bits
+from tests.support import same_bits, thinned
 
 from . import (
     idioms_graphs,
@@ -38,10 +38,19 @@ def _name(idiom: Idiom) -> str:
     return idiom.name
 
 
-@pytest.mark.parametrize("idiom", IDIOMS, ids=_name)
+@pytest.mark.parametrize(
+    "idiom", thinned(IDIOMS, keep=[one for one in IDIOMS if not one.seldom]), ids=_name
+)
 def test_its_steps_are_eagers(idiom, monkeypatch):
-    monkeypatch.setenv("TORCHGRAPH_VERIFY", "fast")  # some have a program for each value
+    if idiom.served is None:
+        monkeypatch.setenv("TORCHGRAPH_VERIFY", "fast")  # some have a program for each value
     assert_steps_are_eagers(idiom)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("idiom", idioms_optimizers.OF_USERS, ids=_name)
+def test_optimizers_of_users_move_convolutions_and_norms(idiom):
+    assert_steps_are_eagers(idioms_optimizers.of_images(idiom))
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ from torchgraph.testing import Setup, assert_parity
 from .idioms import Idiom, adam, assert_eager_is_sound, assert_steps_are_eagers, itself
 from .libraries import LIBRARIES, labels, with_memory
 from .libraries_diffusers import DIFFUSERS
+from .libraries_timm import TIMM
 
-CASES = [*LIBRARIES, *DIFFUSERS]
+CASES = [*LIBRARIES, *DIFFUSERS, *TIMM]
 
 # What a library warns of is its own matter; what the Graph warns of is not.
 pytestmark = [

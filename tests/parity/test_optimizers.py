@@ -1,11 +1,26 @@
 """Every optimizer of torch.optim: ten steps, two models, bitwise equal to eager."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn, optim
+from torch.optim.lr_scheduler import ExponentialLR
 
 import torchgraph as tg
-from tests.parity.models import ConvNet, Matrices, Mlp, TallMatrices, batches, cross_entropy, setup
+from tests.parity.models import (
+    ChannelsLast,
+    ConvNet,
+    Flat,
+    Frozen,
+    Matrices,
+    Mlp,
+    TallMatrices,
+    Unused,
+    batches,
+    of_dtype,
+    setup,
+)
 from tests.support import thinned
 from torchgraph.errors import UnsupportedOptimizer
 from torchgraph.testing import assert_parity, counters
@@ -62,21 +77,26 @@ MATRICES = {
 
 # Programs beyond the first: one for each side of a branch that the optimizer takes on its own
 # counters. Each is recorded twice before it serves.
-CAPTURES = {"RAdam": 2}
+CAPTURES = {"RAdam": 2, "ASGD, averaging": 2}
 # Their first step fills slots with values of its own: no other is like it, and it is recorded, too.
 LATE = ("ASGD", "SGD, momentum", "SGD, dampening", "SGD, nesterov")
-PROGRAMS = ("Adam", "Adafactor", "Adagrad", "ASGD", "NAdam", "RMSprop", "RAdam", "SGD")
-PROGRAMS += ("SGD, momentum", "SGD, dampening", "SGD, nesterov")
+OFTEN = ("Adadelta", "Adafactor", "Adagrad", "Adagrad, decay", "Adam", "Adam, amsgrad", "Adamax")
+OFTEN += ("ASGD", "ASGD, averaging", "NAdam", "NAdam, decoupled", "RAdam", "RMSprop", "Rprop")
+OFTEN += ("RMSprop, both", "SGD", "SGD, dampening", "SGD, momentum", "SGD, nesterov")
+"""Of `make test`: each, with the settings that add most to a step."""
 
 
-OFTEN = ("Adadelta", "Adafactor", "Adagrad, decay", "Adam, amsgrad", "Adamax", "ASGD, averaging")
-OFTEN += ("NAdam, decoupled", "RMSprop, both", "Rprop")
-"""Of `make test`, beside `PROGRAMS`: with the settings that add most to a step."""
+def programs_of(name: str, steps: int) -> dict[str, int]:
+    """The programs that so many steps need, and the steps that they serve."""
+    captures = CAPTURES.get(name, CAPTURES.get(name.partition(",")[0], 1))
+    late = name.startswith(LATE)
+    return {"captures": captures, "replays": steps - 2 * captures - late}
 
 
 @pytest.mark.parametrize("name", thinned(ELEMENTWISE, keep=OFTEN))
 def test_ten_steps_are_bitwise_eager(name):
-    assert_parity(setup(Mlp, ELEMENTWISE[name]), batches(Mlp, 10))
+    with counters.expect(**programs_of(name, 10)):
+        assert_parity(setup(Mlp, ELEMENTWISE[name]), batches(Mlp, 10))
 
 
 @pytest.mark.parametrize("name", thinned(ELEMENTWISE, keep=["AdamW", "SGD, momentum"]))
@@ -90,12 +110,66 @@ def test_ten_steps_of_muon_are_bitwise_eager(name, model):
     assert_parity(setup(model, MATRICES[name]), batches(model, 10))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_how_many_programs_ten_steps_need(name):
-    captures = CAPTURES.get(name, 1)
-    recorded = 2 * captures + (name in LATE)
-    with counters.expect(captures=captures, replays=10 - recorded):
-        assert_parity(setup(Mlp, ELEMENTWISE[name]), batches(Mlp, 10))
+def adamw(**settings: Any):
+    return lambda parameters: optim.AdamW(parameters, **{"lr": 0.05, **settings})
+
+
+def fused(kind, **settings: Any):
+    return lambda parameters: kind(parameters, **{"lr": 0.05, "fused": True, **settings})
+
+
+def in_tensors(parameters):
+    betas = (torch.tensor(0.8), torch.tensor(0.9))
+    return optim.AdamW(parameters, lr=torch.tensor(0.05), betas=betas, fused=True)
+
+
+def with_an_empty_group(parameters):
+    return optim.AdamW([{"params": []}, {"params": parameters, "weight_decay": 0.5}], lr=0.05)
+
+
+def decayed(optimizer):
+    return ExponentialLR(optimizer, 0.9)
+
+
+FUSED = (optim.Adam, optim.AdamW, optim.SGD, optim.Adagrad)
+VARIED = {
+    "foreach": setup(Mlp, adamw(foreach=True)),
+    "one by one": setup(Mlp, adamw(foreach=False)),
+    "not capturable": setup(Mlp, adamw(capturable=False)),
+    "rate in a tensor": setup(
+        Mlp, lambda p: optim.AdamW(p, lr=torch.tensor(0.05), foreach=False), decayed
+    ),
+    "rate of Adam in a tensor": setup(Mlp, lambda p: optim.Adam(p, lr=torch.tensor(0.05)), decayed),
+    "rate of SGD in a tensor": setup(Mlp, lambda p: optim.SGD(p, lr=torch.tensor(0.05)), decayed),
+    "fused, numbers in tensors": setup(Mlp, in_tensors, decayed),
+    "no gradient": setup(Unused, adamw(weight_decay=0.5)),
+    **{f"fused {one.__name__}, no gradient": setup(Unused, fused(one)) for one in FUSED},
+    "frozen, and a group without parameters": setup(Frozen, with_an_empty_group),
+    "fused, pieces of one buffer": setup(Flat, fused(optim.AdamW)),
+    "fused, gradients in another layout": setup(ChannelsLast, fused(optim.AdamW)),
+    "float64": of_dtype(adamw(), torch.float64),
+    "bfloat16": of_dtype(adamw(), torch.bfloat16),
+    **{
+        f"fused {one.__name__}, {dtype}": of_dtype(fused(one), dtype)
+        for one in FUSED
+        for dtype in (torch.float64, torch.bfloat16, torch.float16)
+    },
+}
+IMAGES = ("frozen, and a group without parameters", "fused, gradients in another layout")
+SELDOM = [n for n in VARIED if "float16" in n or n.startswith(("fused Adam,", "fused Adagrad"))]
+SELDOM = [name for name in SELDOM if "bfloat16" not in name or "Ada" in name]
+
+
+@pytest.mark.parametrize("name", thinned(VARIED, keep=VARIED.keys() - SELDOM))
+def test_six_steps_are_bitwise_eager(name):
+    of_images = name in (
+        "frozen, and a group without parameters",
+        "fused, gradients in another layout",
+    )
+    with counters.expect(captures=1):
+        graph = assert_parity(VARIED[name], batches(ConvNet if of_images else Mlp, 6))
+    if name == "no gradient":  # as in eager: no slots for what has none
+        assert len(graph._runner.step.optimizers[0].state) == 4
 
 
 def test_every_optimizer_of_torch_is_here():
@@ -110,70 +184,21 @@ def test_every_optimizer_of_torch_is_here():
     assert public - {"Optimizer", "SparseAdam", "LBFGS"} == tested
 
 
-@pytest.mark.parametrize("make", [optim.SparseAdam, optim.LBFGS])
-def test_an_optimizer_that_cannot_be_static_refuses_with_a_reason(make):
-    model = Mlp()
-    step = tg.train_step(model, nn.CrossEntropyLoss(), make(model.parameters()))
-    with pytest.raises(UnsupportedOptimizer, match=rf"{make.__name__} cannot .*: \w+") as refused:
-        step(*batches(Mlp, 1)[0])
-    assert "tg.train_step(" in refused.value.where.text
-
-
-def test_a_differentiable_optimizer_refuses():
-    model = Mlp()
-
-    step = tg.train_step(
-        model, nn.CrossEntropyLoss(), optim.Adam(model.parameters(), differentiable=True)
-    )
-    with pytest.raises(UnsupportedOptimizer, match="differentiable"):
-        step(*batches(Mlp, 1)[0])
-
-
-@pytest.mark.parametrize("flags", [{"foreach": True}, {"foreach": False}, {"capturable": False}])
-def test_the_branch_that_the_user_asked_for_is_bitwise_eagers(flags):
-    def make(parameters):
-        return optim.AdamW(parameters, lr=0.05, **flags)
-
-    assert_parity(setup(Mlp, make), batches(Mlp, 6))
+def differentiable(parameters):
+    return optim.Adam(parameters, differentiable=True)
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "match"),
     [
-        lambda p: optim.Adam(p, lr=torch.tensor(0.05)),
-        lambda p: optim.SGD(p, lr=torch.tensor(0.05)),
-        lambda p: optim.AdamW(p, lr=torch.tensor(0.05), foreach=False),
+        (optim.SparseAdam, r"SparseAdam cannot .*: \w+"),
+        (optim.LBFGS, r"LBFGS cannot .*: \w+"),
+        (differentiable, "differentiable"),
     ],
 )
-def test_a_learning_rate_in_a_tensor(make):
-    assert_parity(setup(Mlp, make), batches(Mlp, 6))
-
-
-def test_a_parameter_without_a_gradient_stays_as_it_is():
-    class Unused(Mlp):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unused = nn.Linear(2, 2)
-
-    def make():
-        model = Unused()
-        made = setup(Mlp, lambda _: optim.AdamW(model.parameters(), weight_decay=0.5))()
-        return made._replace(model=model)
-
-    graph = assert_parity(make, batches(Mlp, 6))
-
-    assert (
-        len(graph._runner.step.optimizers[0].state) == 4
-    )  # as in eager: no slots for what has no gradient
-
-
-def test_float64_and_bfloat16_parameters():
-    for dtype in (torch.float64, torch.bfloat16):
-
-        def make(dtype=dtype):
-            model = Mlp().to(dtype)
-            return setup(Mlp, lambda _: optim.AdamW(model.parameters(), lr=0.05))()._replace(
-                model=model, loss=lambda m, x, y: cross_entropy(m, x.to(dtype), y)
-            )
-
-        assert_parity(make, batches(Mlp, 6))
+def test_an_optimizer_that_cannot_be_static_refuses_with_a_reason(make, match):
+    model = Mlp()
+    step = tg.train_step(model, nn.CrossEntropyLoss(), make(model.parameters()))
+    with pytest.raises(UnsupportedOptimizer, match=match) as refused:
+        step(*batches(Mlp, 1)[0])
+    assert "tg.train_step(" in refused.value.where.text

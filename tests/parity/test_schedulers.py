@@ -11,9 +11,9 @@ from torch.optim import lr_scheduler as sch
 
 import torchgraph as tg
 from tests.parity.models import Mlp, batches, cross_entropy, setup
-from tests.support import thinned
+from tests.support import by_name, thinned
 from torchgraph.errors import NotAnOptimizer, SchedulerNeedsLoss, SchedulerSteppedTwice
-from torchgraph.testing import Setup, assert_parity, counters
+from torchgraph.testing import assert_parity, counters
 
 STEPS = 30
 
@@ -70,11 +70,6 @@ def test_thirty_steps_are_bitwise_eager(name, make):
         assert_parity(setup(Mlp, make, schedule), batches(Mlp, STEPS))
 
 
-def test_a_scheduler_that_moves_no_momentum_needs_one_program():
-    with counters.expect(captures=1):
-        assert_parity(setup(Mlp, plain, SCHEDULERS["StepLR"]), batches(Mlp, 8))
-
-
 def test_every_scheduler_of_torch_is_here():
     public = {
         name
@@ -87,24 +82,40 @@ def test_every_scheduler_of_torch_is_here():
     assert public - {"LRScheduler", "ReduceLROnPlateau"} == set(SCHEDULERS)
 
 
-def test_swa_lr():
-    def schedule(optimizer):
-        return torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.01, anneal_epochs=5)
+class Zigzag(sch.LRScheduler):
+    """One of the user's."""
 
-    assert_parity(setup(Mlp, adam, schedule), batches(Mlp, 8))
-
-
-def test_a_scheduler_of_the_user():
-    class Zigzag(sch.LRScheduler):
-        def get_lr(self):
-            return [base * (0.5 if self.last_epoch % 2 else 1.0) for base in self.base_lrs]
-
-    assert_parity(setup(Mlp, plain, Zigzag), batches(Mlp, 8))
+    def get_lr(self):
+        return [base * (0.5 if self.last_epoch % 2 else 1.0) for base in self.base_lrs]
 
 
 def plateau(optimizer):
     """A loss that falls is no progress here, so that the rate is reduced soon."""
     return sch.ReduceLROnPlateau(optimizer, "max", factor=0.5, patience=1)
+
+
+def by_tensor(parameters):
+    return optim.Adam(parameters, lr=torch.tensor(0.05))
+
+
+def averaging(optimizer):
+    return optim.swa_utils.SWALR(optimizer, swa_lr=0.01, anneal_epochs=5)
+
+
+@pytest.mark.parametrize(
+    ("make", "schedule"),
+    [
+        (plain, SCHEDULERS["StepLR"]),
+        (plain, Zigzag),
+        (adam, averaging),
+        (adam, plateau),
+        (by_tensor, SCHEDULERS["ExponentialLR"]),
+    ],
+    ids=["no momentum", "a user's", "SWALR", "plateau", "a rate in a tensor"],
+)
+def test_twelve_steps_need_one_program(make, schedule):
+    with counters.expect(captures=1):
+        assert_parity(setup(Mlp, make, schedule), batches(Mlp, 12))
 
 
 class Step(tg.Graph):
@@ -174,13 +185,16 @@ def test_reduce_on_plateau_without_the_loss_is_refused_before_anything_changes()
     assert scheduler.last_epoch == 0
 
 
-@pytest.mark.parametrize("name", ["StepLR", "ChainedScheduler", "SequentialLR", "OneCycleLR"])
-def test_stepped_by_the_user_as_well(name):
-    model, optimizer, scheduler = made(SCHEDULERS[name])
+LOADED = ("StepLR", "ChainedScheduler", "SequentialLR", "OneCycleLR")
+
+
+@pytest.mark.parametrize("schedule", [*map(SCHEDULERS.get, LOADED), plateau], ids=by_name)
+def test_stepped_by_the_user_as_well(schedule):
+    model, optimizer, scheduler = made(schedule)
     step = Step(model, optimizer, scheduler)
     batch = batches(Mlp, 1)[0]
-    step(*batch)
-    scheduler.step()
+    loss = step(*batch)
+    scheduler.step(*([loss] if schedule is plateau else []))
     before = [p.detach().clone() for p in model.parameters()]
 
     with pytest.raises(SchedulerSteppedTwice, match=type(scheduler).__name__):
@@ -189,24 +203,11 @@ def test_stepped_by_the_user_as_well(name):
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_reduce_on_plateau_stepped_by_the_user_as_well():
-    model, optimizer, scheduler = made(plateau)
-    step = Step(model, optimizer, scheduler)
-    batch = batches(Mlp, 1)[0]
-    scheduler.step(step(*batch))
-
-    with pytest.raises(SchedulerSteppedTwice, match="ReduceLROnPlateau"):
-        step(*batch)
-
-
 def through_a_file(state):
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
     return torch.load(file, weights_only=False)
-
-
-LOADED = ("StepLR", "ChainedScheduler", "SequentialLR", "OneCycleLR")
 
 
 @pytest.mark.parametrize("name", thinned(LOADED, keep=["ChainedScheduler", "OneCycleLR"]))
@@ -339,19 +340,3 @@ def test_a_scheduler_of_another_optimizer_is_refused():
     for wrong in (sch.StepLR(other, 3), lambda n: 0.1, 0.1):
         with pytest.raises(NotAnOptimizer):
             Step(model, optimizer, wrong)
-
-
-def test_a_learning_rate_in_a_tensor_that_a_scheduler_moves():
-    def make(parameters):
-        return optim.Adam(parameters, lr=torch.tensor(0.05))
-
-    with counters.expect(captures=1):
-        assert_parity(setup(Mlp, make, SCHEDULERS["ExponentialLR"]), batches(Mlp, 6))
-
-
-def test_assert_parity_gives_reduce_on_plateau_its_loss():
-    def make():
-        model, optimizer, scheduler = made(plateau, adam)
-        return Setup(model, optimizer, cross_entropy, scheduler)
-
-    assert_parity(make, batches(Mlp, 12))
