@@ -10,26 +10,12 @@ import torch
 from torch import nn
 
 import torchgraph as tg
-from tests.contract.exceptions import CALLS, LOOPS, data, failing, outcomes
+from tests.contract.exceptions import CALLS, LOOPS, data, failing
 from tests.contract.models import same
+from tests.hostile import kit
+from tests.hostile.served import Served
 from tests.support import thinned
 from torchgraph.errors import EagerWarning
-
-warn = pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
-
-
-def both(name, seed, backend="aten"):
-    """What eager and a Graph make of the same loop, and the Graph."""
-    torch.manual_seed(seed)
-    one = LOOPS[name](seed)
-    torch.manual_seed(seed)
-    other = LOOPS[name](seed)
-    graph = tg.step(other.step)
-    graph.config.set_backend(backend)
-    torch.manual_seed(1)
-    expected = outcomes(one, one.step)
-    torch.manual_seed(1)
-    return expected, outcomes(other, graph), graph
 
 
 def raised(call):
@@ -39,24 +25,18 @@ def raised(call):
     return error.type
 
 
-@warn
 @pytest.mark.parametrize("seed", thinned([0, 1], keep=[0]))
-@pytest.mark.parametrize("name", thinned(LOOPS, keep=set(LOOPS) - {"index", "gather"}))
+@pytest.mark.parametrize(
+    "name", thinned(LOOPS, keep=set(LOOPS) - {"index", "gather", "index_select"})
+)
 def test_a_loop_in_which_ops_raise_is_as_in_eager(name, seed):
-    expected, got, graph = both(name, seed)
-    for call, pair in enumerate(zip(expected, got, strict=True)):
-        assert same(*pair), f"call {call}: {pair[1][0]}, and in eager {pair[0][0]}"
-    assert graph.report().calls.programs >= CALLS - sum(failing(seed)) - 4
+    found = Served(partial(LOOPS[name], seed), says=None).check()
+    assert found.served >= CALLS - sum(failing(seed)) - 4
 
 
 @pytest.mark.slow
 def test_a_compiled_loop_is_as_in_eager():
-    expected, got, graph = both("labels", 1, "inductor")
-    assert graph.report().backend == "inductor"
-    for one, other in zip(expected, got, strict=True):
-        if isinstance(one[0], tuple):
-            assert one[0] == other[0]
-        torch.testing.assert_close(other[2], one[2], rtol=1e-4, atol=1e-5)
+    Served(partial(LOOPS["labels"], 1), says=None, form=kit.compiled, tolerance=1e-4).check()
 
 
 def test_that_the_step_goes_on_behind_an_exception_is_said_with_the_line():
@@ -160,13 +140,13 @@ def test_a_step_that_runs_out_of_memory_is_as_in_eager():
         def step(x):
             optimizer.zero_grad()
             h = net(x)
-            loss = (h[:, :, None] * h[:, None, :]).square().mean()  # 40 MiB each
+            loss = (h[:, :, None] * h[:, None, :]).mean()  # 40 MiB each
             loss.backward()
             optimizer.step()
             return loss
 
         function, found = wrap(step), []
-        for number in range(7):
+        for number in range(6):
             x = torch.randn(2560, 64)
             limits = resource.getrlimit(resource.RLIMIT_AS)
             if number in (1, 4):

@@ -1,0 +1,60 @@
+"""Plays of which it is said, too, how many calls programs serve and what warnings tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from tests.hostile import kit
+from tests.hostile.plays import Play
+from torchgraph.counters import counters
+from torchgraph.errors import GraphWarning
+
+
+class Served(NamedTuple):
+    """A play, a form, and what is expected of it beside eager's results and states."""
+
+    make: Callable[[], Play]
+    replays: int | None = None
+    """The calls that programs serve; None stands for any number."""
+    captures: int | None = None
+    """The calls that are recorded as new programs; None stands for any number."""
+    says: str | None = ""
+    """A pattern of the only warning; empty where there is none, None where any may come."""
+    form: kit.Form = kit.step
+    fallback: str = "error"
+    tolerance: float = 0.0
+    configure: Callable[[Any], Any] = lambda _: None
+    """What is set on the Graph before its first call."""
+
+    def check(self) -> kit.Run:
+        """What the form has done; raises AssertionError where it differs from what is expected."""
+        expected = kit.perform(self.make, kit.eager)
+        captures = counters.captures
+        found = kit.perform(self.make, self._made)
+        kit._check_same(expected, found, self.tolerance)
+        for one, other in zip(expected.outcomes, found.outcomes, strict=True):
+            assert str(one.raised) == str(other.raised)
+        counted = found.served, counters.captures - captures
+        for wanted, got in zip((self.replays, self.captures), counted, strict=True):
+            assert wanted in (None, got), f"(replays, captures) are {counted}"
+        self._check_words([str(one) for one in found.told if isinstance(one, GraphWarning)])
+        return found
+
+    def _made(self, play: Play) -> Any:
+        made = partial(self.form, fallback=self.fallback)(play)
+        self.configure(made)
+        return made
+
+    def _check_words(self, told: list[str]) -> None:
+        if self.says:
+            assert len(told) == 1, told
+            assert re.search(self.says, told[0]), told[0]
+        assert self.says is None or self.says or not told, told
+
+
+def no_looks(graph: Any) -> None:
+    """Calls that a program serves are run by it alone."""
+    graph.config.set_look_again("off")
