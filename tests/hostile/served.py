@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+from torch import nn
+
+import torchgraph as tg
 from tests.hostile import kit
 from tests.hostile.plays import Play
 from torchgraph.counters import counters
@@ -53,6 +57,61 @@ class Served(NamedTuple):
             assert len(told) == 1, told
             assert re.search(self.says, told[0]), told[0]
         assert self.says is None or self.says or not told, told
+
+
+class Update(NamedTuple):
+    """A step that computes, and then updates a model."""
+
+    build: Callable[..., Any]
+    """The forward and the backward pass."""
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def __call__(self, *args: Any) -> Any:
+        found = self.build(*args)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return found
+
+
+def updating(play: Play, fallback: str = "error") -> tg.Graph:
+    """A Graph that does by itself what an `Update` does after its computation."""
+    step: Any = play.step
+
+    class Updating(tg.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = step.model
+            self.add_optimizer(step.optimizer)
+
+        def build(self, *args: Any) -> Any:
+            return step.build(*args)
+
+    made = Updating()
+    made.config.set_fallback(fallback)
+    return made
+
+
+class Table(dict[str, Served]):
+    """Rows by name; what they have in common is given once."""
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__()
+        self._common = common
+
+    def __call__(self, **expected: Any) -> Callable[[Callable[[], Play]], Callable[[], Play]]:
+        """Decorator of the function that makes the play."""
+
+        def put(make: Callable[[], Play]) -> Callable[[], Play]:
+            self.rows({make.__name__: make}, **expected)
+            return make
+
+        return put
+
+    def rows(self, plays: Mapping[str, Callable[[], Play]], **expected: Any) -> None:
+        """Plays of which the same is expected."""
+        for name, make in plays.items():
+            self[name] = Served(make, **{**self._common, **expected})
 
 
 def no_looks(graph: Any) -> None:
