@@ -87,7 +87,7 @@ def test_an_attribute_that_build_read_changes(old, new):
             before6=put("value", old),
         )
 
-    Served(play, replays=7, captures=2, form=kit.graph).check()
+    Served(play, served=7, recorded=2, form=kit.graph).check()
 
 
 table.rows(
@@ -103,12 +103,12 @@ table.rows(
             "named_tuple": lambda: Pair(1.0, [2.0]),
         }.items()
     },
-    captures=1,
-    replays=6,
+    recorded=1,
+    served=6,
 )
 
 
-@table(captures=3, replays=5)
+@table(recorded=3, served=5)
 def a_class_attribute():
     class Classy(nn.Module):
         scale = 2
@@ -126,7 +126,7 @@ def a_class_attribute():
     )
 
 
-@table(captures=2, replays=7)
+@table(recorded=2, served=7)
 def numbers_of_a_dropout_and_a_batch_norm():
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5))
 
@@ -172,8 +172,8 @@ table.rows(
             counts, {"seen": 0}, before7=put("seen", 100)
         ),
     },
-    captures=1,
-    replays=8,
+    recorded=1,
+    served=8,
 )
 
 
@@ -235,8 +235,8 @@ def annealed(first: int) -> Play:
 
 
 BETA = r"model\.beta was .* and is .*: pass it as an argument"
-table.rows({"annealed": lambda: annealed(0)}, says=BETA, form=updating, replays=7)
-table.rows({"annealed_later": lambda: annealed(5)}, says=BETA, form=updating, replays=4 + 7)
+table.rows({"annealed": lambda: annealed(0)}, says=BETA, form=updating, served=7)
+table.rows({"annealed_later": lambda: annealed(5)}, says=BETA, form=updating, served=4 + 7)
 
 
 def buffer(value: torch.Tensor, read: Any, *changes: float) -> Play:
@@ -259,7 +259,7 @@ table.rows(
 )
 table.rows(
     {"nan_is_one_value": lambda: buffer(torch.tensor(math.nan), lambda v: 2 if v > 1 else 3)},
-    replays=7,
+    served=7,
 )
 
 
@@ -291,7 +291,7 @@ table.rows(
         ),
         "disabled_for_all": lambda: logs(logging.INFO, lambda: logging.disable(logging.INFO)),
     },
-    captures=2,
+    recorded=2,
 )
 table.rows(
     {
@@ -299,8 +299,8 @@ table.rows(
             told, before4=lambda: logging.getLogger("tests.another").setLevel(logging.ERROR)
         )
     },
-    captures=1,
-    replays=12,
+    recorded=1,
+    served=12,
 )
 
 
@@ -444,10 +444,8 @@ def a_wrapped_optimizer_and_a_proxy() -> Play:
     return play
 
 
-stepped.rows(
-    {f"scratch_as_{kind}": lambda kind=kind: scratch(kind) for kind in SCRATCH}, replays=10
-)
-stepped.rows({"wrapped": a_wrapped_optimizer_and_a_proxy}, replays=10)
+stepped.rows({f"scratch_as_{kind}": lambda kind=kind: scratch(kind) for kind in SCRATCH}, served=10)
+stepped.rows({"wrapped": a_wrapped_optimizer_and_a_proxy}, served=10)
 
 
 @pytest.mark.parametrize("name", stepped)

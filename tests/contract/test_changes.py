@@ -58,7 +58,7 @@ def net() -> Net:
     return made()[0].eval()
 
 
-@table(captures=2)
+@table(recorded=2)
 def toggled_back():
     model = Net()
     return moves(

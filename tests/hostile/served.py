@@ -21,10 +21,10 @@ class Served(NamedTuple):
     """A play, a form, and what is expected of it beside eager's results and states."""
 
     make: Callable[[], Play]
-    replays: int | None = None
+    served: int | None = None
     """The calls that programs serve; None stands for any number."""
-    captures: int | None = None
-    """The calls that are recorded as new programs; None stands for any number."""
+    recorded: int | None = None
+    """The calls that are recorded anew; None stands for any number."""
     says: str | None = ""
     """A pattern of the only warning; empty where there is none, None where any may come."""
     form: kit.Form = kit.step
@@ -38,12 +38,12 @@ class Served(NamedTuple):
         expected = kit.perform(self.make, kit.eager)
         captures = counters.captures
         found = kit.perform(self.make, self._made)
-        kit._check_same(expected, found, self.tolerance)
+        kit.check_same(expected, found, self.tolerance)
         for one, other in zip(expected.outcomes, found.outcomes, strict=True):
             assert str(one.raised) == str(other.raised)
         counted = found.served, counters.captures - captures
-        for wanted, got in zip((self.replays, self.captures), counted, strict=True):
-            assert wanted in (None, got), f"(replays, captures) are {counted}"
+        for wanted, got in zip((self.served, self.recorded), counted, strict=True):
+            assert wanted in (None, got), f"(served, recorded) are {counted}"
         self._check_words([str(one) for one in found.told if isinstance(one, GraphWarning)])
         return found
 
