@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -368,27 +367,6 @@ def scheduled(model: nn.Module | None = None) -> tuple[Train, Any, nn.Module]:
     optimizer = optim.SGD(model.parameters(), 0.1)
     schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     return Train(model, optimizer, schedule), schedule, model
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_while_a_program_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, schedule, model = scheduled()
-    graph(*data())
-    unlike = recordings.unlike
-
-    def interrupted(*args: Any) -> str:
-        signal.raise_signal(signal.SIGINT)
-        return unlike(*args)
-
-    before = model.weight.detach().clone()
-    with monkeypatch.context() as patch:
-        patch.setattr(recordings, "unlike", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            graph(*data())
-    assert not torch.equal(before, model.weight)
-    assert schedule.last_epoch == 2
-    assert graph._progress.step == 2
-    support.settle(graph, *data())
 
 
 def test_a_warning_that_is_an_error() -> None:
