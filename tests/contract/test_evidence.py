@@ -135,8 +135,34 @@ def masks() -> Play:
     return Play(lambda x, mask: model(x) * mask, [model], changes, calls)
 
 
+class Branches(nn.Module):
+    """Takes another path where its input is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1))
+        self.head, self.other = nn.Linear(8, 1), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.body(x)
+        return self.other(hidden) if bool((x > 9).any()) else self.head(hidden)
+
+
+def a_late_variant() -> Play:
+    """It appears at step 30 of 50."""
+    model = Branches()
+    optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+    calls = [(torch.randn(6, 4),) for _ in range(50)]
+    for (x,) in calls[30::3]:
+        x[0, 0] = 10.0
+    step = Update(lambda x: squared(model, x), model, optimizer)
+    return Play(step, [model, optimizer], calls=calls)
+
+
 doubts = Table(form=updating)
 doubts.rows({"one buffer each": lambda: modes(False), "fresh ones": lambda: modes(True)}, served=12)
+# One before the other head has optimizer state, and one of each path since then.
+doubts.rows({"a late variant": a_late_variant}, recorded=3, served=44)
 doubts.rows({"a fixed mask for each mode": masks}, form=kit.graph, served=20)
 
 

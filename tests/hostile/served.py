@@ -24,7 +24,7 @@ class Served(NamedTuple):
     served: int | None = None
     """The calls that programs serve; None stands for any number."""
     recorded: int | None = None
-    """The calls that are recorded anew; None stands for any number."""
+    """The programs that are captured; None stands for any number."""
     says: str | None = ""
     """A pattern of the only warning; empty where there is none, None where any may come."""
     form: kit.Form = kit.step
