@@ -126,16 +126,6 @@ def a_class_attribute():
     )
 
 
-@table(recorded=2, served=7)
-def numbers_of_a_dropout_and_a_batch_norm():
-    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5))
-
-    def change():
-        model[0].momentum, model[1].p = 0.5, 0.0
-
-    return moves(model, model, number=11, before6=change)
-
-
 table.rows(
     {
         "a_tensor_that_is_no_buffer": lambda: module(

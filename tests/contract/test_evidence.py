@@ -246,20 +246,8 @@ def a_tensor_for_each_branch() -> Play:
     return Play(step, held, calls=[(torch.rand(3) * sign,) for sign in signs])
 
 
-def conjugated(step: Callable[..., Any], kinds: str) -> Play:
-    given = [torch.randn(3, dtype=torch.complex64) for _ in kinds]
-    return Play(step, calls=[(x.conj() if k == "c" else x,) for x, k in zip(given, kinds)])  # noqa: B905
-
-
 memory = Table(form=kit.graph)
-memory.rows(
-    {
-        "over one array": over_one_array,
-        "conjugated first": lambda: conjugated(lambda x: x * (1 + 2j), "ccccpp"),
-        "conjugated later": lambda: conjugated(lambda x: (x * x).imag, "pppcpcc"),
-    },
-    says=None,
-)
+memory.rows({"over one array": over_one_array}, says=None)
 memory.rows({"a tensor for each branch": a_tensor_for_each_branch}, recorded=2)
 
 
