@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tests.hostile.plays import Play
 
-CALLS = 24
+CALLS = 18
 
 
 def failing(seed: int) -> list[bool]:

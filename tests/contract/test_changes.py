@@ -49,7 +49,7 @@ def momentum(model):
 
 @pytest.mark.parametrize("change", [toggled, norm_toggled, frozen, replaced, unknown, widened])
 def test_training_goes_on(change):
-    batches = [x.double() if change is widened and n > 3 else x for n, x in enumerate(data(9))]
+    batches = [x.double() if change is widened and n > 3 else x for n, x in enumerate(data(8))]
     kind = momentum if change is widened else adam  # whose state eager itself cannot widen
     assert beside_eager(batches=batches, before=change, optimizer=kind).replayed > 1
 

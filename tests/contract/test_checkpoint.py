@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.contract.models import Eval, Function, Net, Train, adam, data, made, same, snapshot
+from tests.support import thinned_rows
 from torchgraph.errors import StateDictMismatch
 
 
@@ -39,7 +41,7 @@ RESUMED = [
 ]
 
 
-@pytest.mark.parametrize(("make", "at"), RESUMED)
+@pytest.mark.parametrize(("make", "at"), thinned_rows(RESUMED, lambda make, at: at))
 def test_resuming_is_bitwise_with_dropout(make, at):
     graph = graph_of(make=make)
     torch.manual_seed(3)
@@ -167,8 +169,9 @@ def graphs():
     return {False: graph, True: stepped}, saved(source)
 
 
-@pytest.mark.parametrize("stepped", [False, True])
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    ("name", "stepped"), thinned_rows(product(BAD, (False, True)), lambda name, stepped: stepped)
+)
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(name, stepped, graphs):
     graph, state = graphs[0][stepped], changed(graphs[1], *BAD[name])
     before = snapshot(graph)
