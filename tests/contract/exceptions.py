@@ -1,24 +1,18 @@
-"""Loops in which ops raise: each makes its objects anew, so that eager and a Graph may run it."""
+"""Loops in which ops raise: plays, by name and by the seed that says which calls fail."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-CALLS = 40
+from tests.hostile.plays import Play
 
-
-class Loop(NamedTuple):
-    """A step, the arguments of each call, and what it leaves."""
-
-    step: Callable[..., Any]
-    arguments: list[tuple[Any, ...]]
-    states: Callable[[], list[Any]]
+CALLS = 18
 
 
 def failing(seed: int) -> list[bool]:
@@ -29,48 +23,32 @@ def failing(seed: int) -> list[bool]:
     return found
 
 
-def states_of(*owners: Any) -> Callable[[], list[Any]]:
-    """Parameters, buffers, gradients, optimizers' states and the generator, as copies."""
-
-    def states() -> list[Any]:
-        found: list[Any] = [torch.get_rng_state()]
-        for owner in owners:
-            if isinstance(owner, nn.Module):
-                found += [t.detach().clone() for t in owner.state_dict().values()]
-                found += [None if p.grad is None else p.grad.clone() for p in owner.parameters()]
-            elif isinstance(owner, torch.optim.Optimizer):
-                for slots in owner.state_dict()["state"].values():
-                    found += [
-                        v.clone() if isinstance(v, torch.Tensor) else v for v in slots.values()
-                    ]
-            else:
-                found.append(owner.clone() if isinstance(owner, torch.Tensor) else dict(owner))
-        return found
-
-    return states
-
-
-def outcomes(loop: Loop, step: Callable[..., Any]) -> list[Any]:
-    """What each call returned or raised, and what was there after it."""
-    found = []
-    for arguments in loop.arguments:
-        given = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
-        try:
-            came: Any = step(*given)
-            came = came.detach().clone() if isinstance(came, torch.Tensor) else came
-        except Exception as error:
-            came = (type(error), str(error))
-        found.append((came, given, loop.states()))
-    return found
-
-
 def data(seed: int, *shape: int) -> list[torch.Tensor]:
     """A batch for each call."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(*shape, generator=generator) for _ in range(CALLS)]
 
 
-def cholesky(seed: int) -> Loop:
+def indices(seed: int, size: int, count: int = 5) -> list[torch.Tensor]:
+    """For each call: in range, but for those that fail."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(0, size, (count,), generator=generator) + size * fails
+        for fails in failing(seed)
+    ]
+
+
+def both(*arguments: list[Any]) -> list[tuple[Any, ...]]:
+    return list(zip(*arguments, strict=True))
+
+
+def updated(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> torch.Tensor:
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def cholesky(seed: int) -> Play:
     """A factor with jitter, if it cannot be without."""
     w = nn.Linear(4, 4)
     optimizer = torch.optim.Adam(w.parameters(), 0.01)
@@ -83,21 +61,16 @@ def cholesky(seed: int) -> Loop:
             factor = torch.linalg.cholesky(gram)
         except torch.linalg.LinAlgError:
             factor = torch.linalg.cholesky(gram + 500 * torch.eye(4))
-        loss = factor.diagonal().log().sum()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return updated(optimizer, factor.diagonal().log().sum())
 
     shifts = [torch.tensor(-200.0 if fails else 1.0) for fails in failing(seed)]
-    arguments = list(zip(data(seed, 6, 4), shifts, strict=True))
-    return Loop(step, arguments, states_of(w, optimizer))
+    return Play(step, [w, optimizer], calls=both(data(seed, 6, 4), shifts))
 
 
-def inverse(seed: int) -> Loop:
+def inverse(seed: int) -> Play:
     """``inv`` or else ``pinv``."""
-    w = nn.Linear(3, 3)
+    w, count = nn.Linear(3, 3), torch.zeros(())
     optimizer = torch.optim.SGD(w.parameters(), 0.1, momentum=0.9)
-    count = torch.zeros(())
 
     def step(x: torch.Tensor) -> torch.Tensor:
         count.add_(1)
@@ -106,31 +79,17 @@ def inverse(seed: int) -> Loop:
         except RuntimeError:
             turned = torch.linalg.pinv(x)
         optimizer.zero_grad()
-        loss = (w(turned.clamp(-2, 2)) - x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return updated(optimizer, (w(turned.clamp(-2, 2)) - x).square().mean())
 
-    fails = failing(seed)
-    arguments = [(x * (not fail),) for x, fail in zip(data(seed, 3, 3), fails, strict=True)]
-    return Loop(step, arguments, states_of(w, optimizer, count))
+    calls = [(x * (not fail),) for x, fail in zip(data(seed, 3, 3), failing(seed), strict=True)]
+    return Play(step, [w, optimizer, count], calls=calls)
 
 
-def _bad(seed: int, size: int, count: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for fails in failing(seed):
-        index = torch.randint(0, size, (count,), generator=generator)
-        found.append(index + size * fails)
-    return found
-
-
-def skipped(pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[int], Loop]:
+def skipped(pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[int], Play]:
     """Skip the bad index: the exception is caught in the step."""
 
-    def made(seed: int) -> Loop:
-        table = nn.Embedding(7, 4)
-        norm = nn.BatchNorm1d(4)
+    def made(seed: int) -> Play:
+        table, norm = nn.Embedding(7, 4), nn.BatchNorm1d(4)
         optimizer = torch.optim.AdamW([*table.parameters(), *norm.parameters()], 0.01)
 
         def step(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor | None:
@@ -140,18 +99,15 @@ def skipped(pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Calla
                 picked = pick(table.weight, index)
             except (IndexError, RuntimeError):
                 return None
-            loss = (h.mean(0) - picked.mean(0)).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
+            return updated(optimizer, (h.mean(0) - picked.mean(0)).square().mean())
 
-        arguments = list(zip(data(seed, 5, 4), _bad(seed, 7, 5), strict=True))
-        return Loop(step, arguments, states_of(table, norm, optimizer))
+        calls = both(data(seed, 5, 4), indices(seed, 7))
+        return Play(step, [table, norm, optimizer], calls=calls)
 
     return made
 
 
-def suppressed(seed: int) -> Loop:
+def suppressed(seed: int) -> Play:
     """``contextlib.suppress`` around the step of the parameters."""
     table, head = nn.Embedding(7, 4), nn.Linear(4, 3)
     optimizer = torch.optim.RMSprop([*table.parameters(), *head.parameters()], 0.01)
@@ -160,37 +116,28 @@ def suppressed(seed: int) -> Loop:
         optimizer.zero_grad()
         loss = None
         with contextlib.suppress(IndexError):
-            loss = functional.cross_entropy(head(table(index)), y)
-            loss.backward()
-            optimizer.step()
+            loss = updated(optimizer, functional.cross_entropy(head(table(index)), y))
         return loss
 
-    labels = [index % 3 for index in _bad(seed + 1, 3, 5)]
-    return Loop(
-        step,
-        list(zip(_bad(seed, 7, 5), labels, strict=True)),
-        states_of(table, head, optimizer),
-    )
+    labels = [index % 3 for index in indices(seed + 1, 3)]
+    return Play(step, [table, head, optimizer], calls=both(indices(seed, 7), labels))
 
 
-def labels(seed: int) -> Loop:
+def labels(seed: int) -> Play:
     """A label out of range behind a batch norm: the loop outside of the step goes on."""
-    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3))
-    head = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.1, momentum=0.9)
+    net = nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3)
+    )
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = functional.cross_entropy(head(net(x)), y)
-        loss.backward()
-        optimizer.step()
-        return loss
+        return updated(optimizer, functional.cross_entropy(net(x), y))
 
-    arguments = list(zip(data(seed, 5, 4), _bad(seed, 3, 5), strict=True))
-    return Loop(step, arguments, states_of(net, head, optimizer))
+    return Play(step, [net, optimizer], calls=both(data(seed, 5, 4), indices(seed, 3)))
 
 
-def two_optimizers(seed: int) -> Loop:
+def two_optimizers(seed: int) -> Play:
     """What may raise comes behind a first update, and behind a count of its own."""
     table, head = nn.Embedding(7, 4), nn.Linear(4, 3)
     first = torch.optim.Adam(table.parameters(), 0.01)
@@ -200,20 +147,15 @@ def two_optimizers(seed: int) -> Loop:
     def step(index: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         first.zero_grad()
         second.zero_grad()
-        loss = head(table(index)).square().mean()
-        loss.backward()
-        first.step()
+        loss = updated(first, head(table(index)).square().mean())
         count.add_(1)
-        more = functional.cross_entropy(head(table(index)), y)
-        more.backward()
-        second.step()
-        return loss + more
+        return loss + updated(second, functional.cross_entropy(head(table(index)), y))
 
-    arguments = [(index % 7, y) for index, y in zip(_bad(0, 7, 5), _bad(seed, 3, 5), strict=True)]
-    return Loop(step, arguments, states_of(table, head, first, second, count))
+    calls = both([index % 7 for index in indices(0, 7)], indices(seed, 3))
+    return Play(step, [table, head, first, second, count], calls=calls)
 
 
-def scaled(seed: int) -> Loop:
+def scaled(seed: int) -> Play:
     """A grad scaler, an argument that is written first, an average, and ``finally``."""
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -240,12 +182,11 @@ def scaled(seed: int) -> Loop:
         scaler.update()
         return loss
 
-    arguments = list(zip(data(seed, 5, 4), _bad(seed, 7, 5), strict=True))
-    states = states_of(net, optimizer, average, where)
-    return Loop(step, arguments, lambda: [*states(), scaler.state_dict()])
+    watched = [net, optimizer, average, where, scaler]
+    return Play(step, watched, calls=both(data(seed, 5, 4), indices(seed, 7)))
 
 
-def unread(seed: int) -> Loop:
+def unread(seed: int) -> Play:
     """``try: table[i]``: nothing but whether that raises counts."""
     net, table = nn.Linear(4, 4), torch.randn(7, 4)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -256,32 +197,25 @@ def unread(seed: int) -> Loop:
         except IndexError:
             return None
         optimizer.zero_grad()
-        loss = net(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return updated(optimizer, net(x).square().mean())
 
-    arguments = list(zip(data(seed, 5, 4), _bad(seed, 7, 5), strict=True))
-    return Loop(step, arguments, states_of(net, optimizer))
+    return Play(step, [net, optimizer], calls=both(data(seed, 5, 4), indices(seed, 7)))
 
 
-def late(seed: int) -> Loop:
+def late(seed: int) -> Play:
     """An index out of range behind the update: all of it is taken back."""
     net = nn.Linear(4, 4)
     optimizer = torch.optim.Adam(net.parameters(), 0.1)
 
     def step(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = net(x).square().mean()
-        loss.backward()
-        optimizer.step()
+        updated(optimizer, net(x).square().mean())
         return net.weight.flatten().gather(0, index).sum()
 
-    arguments = list(zip(data(seed, 5, 4), _bad(seed, 16, 5), strict=True))
-    return Loop(step, arguments, states_of(net, optimizer))
+    return Play(step, [net, optimizer], calls=both(data(seed, 5, 4), indices(seed, 16)))
 
 
-LOOPS: dict[str, Callable[[int], Loop]] = {
+LOOPS: dict[str, Callable[[int], Play]] = {
     "cholesky": cholesky,
     "inverse": inverse,
     "embedding": skipped(lambda t, i: functional.embedding(i, t)),

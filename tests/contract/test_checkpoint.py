@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.contract.models import Eval, Function, Net, Train, adam, data, made, same, snapshot
+from tests.support import thinned_rows
 from torchgraph.errors import StateDictMismatch
 
 
@@ -36,11 +38,10 @@ RESUMED = [
     (adam, 0),
     (adam, 5),
     (sgd, 1),
-    (lambda m: torch.optim.RAdam(m.parameters(), lr=0.05), 5),
 ]
 
 
-@pytest.mark.parametrize(("make", "at"), RESUMED)
+@pytest.mark.parametrize(("make", "at"), thinned_rows(RESUMED, lambda make, at: at))
 def test_resuming_is_bitwise_with_dropout(make, at):
     graph = graph_of(make=make)
     torch.manual_seed(3)
@@ -56,17 +57,6 @@ def test_resuming_is_bitwise_with_dropout(make, at):
     assert same([other(x) for x in data(10)[at:]], expected)
     assert same(other.state_dict(), graph.state_dict())
     assert other.state_dict()["_train"]["step"] == 10
-
-
-def test_loading_back_into_the_same_graph_after_more_steps():
-    graph = graph_of()
-    torch.manual_seed(3)
-    for x in data(3):
-        graph(x)
-    state = saved(graph)
-    expected = [graph(x) for x in data(4)]
-    graph.load_state_dict(state)
-    assert same([graph(x) for x in data(4)], expected)
 
 
 def test_one_checkpoint_serves_twice():
@@ -122,73 +112,52 @@ def test_an_eval_graph_needs_no_train_entry():
     assert same(other.model.state_dict(), model.state_dict())
 
 
-def without(state, *path: Any):
-    state = copy.deepcopy(state)
-    found = state
-    for key in path[:-1]:
-        found = found[key]
-    del found[path[-1]]
-    return state
-
-
-def replaced(state, value, *path: Any):
-    state = copy.deepcopy(state)
-    found = state
-    for key in path[:-1]:
-        found = found[key]
-    found[path[-1]] = value
-    return state
-
-
-SLOT = ("_train", "optimizers", 0, "state", 0, "exp_avg")
-BAD = {
-    "no dict": lambda s: [1],
-    "module missing": lambda s: without(s, "model"),
-    "train missing": lambda s: without(s, "_train"),
-    "unexpected": lambda s: {**s, "other": {}},
-    "key missing": lambda s: without(s, "model", "first.weight"),
-    "key unexpected": lambda s: replaced(s, torch.ones(1), "model", "third"),
-    "last key of another shape": lambda s: replaced(s, torch.ones(3), "model", "second.bias"),
-    "no tensor": lambda s: replaced(s, 3, "model", "second.bias"),
-    "module is no dict": lambda s: replaced(s, 3, "model"),
-    "train is no dict": lambda s: replaced(s, 3, "_train"),
-    "step missing": lambda s: without(s, "_train", "step"),
-    "rng missing": lambda s: without(s, "_train", "rng"),
-    "rng of another size": lambda s: replaced(
-        s, torch.zeros(3, dtype=torch.uint8), "_train", "rng", "cpu"
-    ),
-    "rng is no dict": lambda s: replaced(s, None, "_train", "rng"),
-    "step is no number": lambda s: replaced(s, "many", "_train", "step"),
-    "optimizers missing": lambda s: replaced(s, [], "_train", "optimizers"),
-    "too many optimizers": lambda s: replaced(
-        s, s["_train"]["optimizers"] * 2, "_train", "optimizers"
-    ),
-    "optimizer is no state": lambda s: replaced(s, {}, "_train", "optimizers", 0),
-    "group missing": lambda s: replaced(s, [], "_train", "optimizers", 0, "param_groups"),
-    "parameters missing": lambda s: replaced(
-        s, [0, 1], "_train", "optimizers", 0, "param_groups", 0, "params"
-    ),
-    "slot of another shape": lambda s: replaced(s, torch.ones(2), *SLOT),
-    "slot of an unknown parameter": lambda s: replaced(
-        s, {"exp_avg": torch.ones(1)}, "_train", "optimizers", 0, "state", 77
-    ),
-    "scheduler missing": lambda s: replaced(s, [], "_train", "schedulers"),
-    "state of another optimizer": lambda s: replaced(
-        s,
-        torch.optim.SGD(Net().parameters(), lr=0.1, momentum=0.9).state_dict(),
-        "_train",
-        "optimizers",
-        0,
-    ),
-    "state of another scheduler": lambda s: replaced(
-        s,
+GONE = object()
+TRAIN = ("_train",)
+OPTIMIZER = ("_train", "optimizers", 0)
+BAD: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "module missing": (("model",), GONE),
+    "train missing": (TRAIN, GONE),
+    "unexpected": (("other",), {}),
+    "key missing": (("model", "first.weight"), GONE),
+    "key unexpected": (("model", "third"), torch.ones(1)),
+    "last key of another shape": (("model", "second.bias"), torch.ones(3)),
+    "no tensor": (("model", "second.bias"), 3),
+    "module is no dict": (("model",), 3),
+    "train is no dict": (TRAIN, 3),
+    "step missing": ((*TRAIN, "step"), GONE),
+    "rng missing": ((*TRAIN, "rng"), GONE),
+    "rng of another size": ((*TRAIN, "rng", "cpu"), torch.zeros(3, dtype=torch.uint8)),
+    "rng is no dict": ((*TRAIN, "rng"), None),
+    "step is no number": ((*TRAIN, "step"), "many"),
+    "optimizers missing": ((*TRAIN, "optimizers"), []),
+    "too many optimizers": ((*TRAIN, "optimizers"), [{}, {}]),
+    "optimizer is no state": (OPTIMIZER, {}),
+    "group missing": ((*OPTIMIZER, "param_groups"), []),
+    "parameters missing": ((*OPTIMIZER, "param_groups", 0, "params"), [0, 1]),
+    "slot of another shape": ((*OPTIMIZER, "state", 0, "exp_avg"), torch.ones(2)),
+    "slot of an unknown parameter": ((*OPTIMIZER, "state", 77), {"exp_avg": torch.ones(1)}),
+    "scheduler missing": ((*TRAIN, "schedulers"), []),
+    "state of another optimizer": (OPTIMIZER, sgd(Net()).state_dict()),
+    "state of another scheduler": (
+        (*TRAIN, "schedulers", 0),
         torch.optim.lr_scheduler.ExponentialLR(adam(Net()), 0.5).state_dict(),
-        "_train",
-        "schedulers",
-        0,
     ),
-    "scheduler is no dict": lambda s: replaced(s, 3, "_train", "schedulers", 0),
+    "scheduler is no dict": ((*TRAIN, "schedulers", 0), 3),
 }
+
+
+def changed(state, path: tuple[Any, ...], value):
+    """A copy with another value in that place, or none."""
+    state = copy.deepcopy(state)
+    found = state
+    for key in path[:-1]:
+        found = found[key]
+    if value is GONE:
+        del found[path[-1]]
+    else:
+        found[path[-1]] = value
+    return state
 
 
 @pytest.fixture(scope="module")
@@ -200,27 +169,17 @@ def graphs():
     return {False: graph, True: stepped}, saved(source)
 
 
-@pytest.mark.parametrize("stepped", [False, True])
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    ("name", "stepped"), thinned_rows(product(BAD, (False, True)), lambda name, stepped: stepped)
+)
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(name, stepped, graphs):
-    graph, state = graphs[0][stepped], BAD[name](graphs[1])
+    graph, state = graphs[0][stepped], changed(graphs[1], *BAD[name])
     before = snapshot(graph)
 
     with pytest.raises(StateDictMismatch):
         graph.load_state_dict(state)
 
     assert same(snapshot(graph), before)
-
-
-def test_every_problem_is_listed():
-    graph = graph_of()
-    graph(*data())
-    state = without(saved(graph), "model", "first.weight")
-    state = replaced(state, torch.ones(7), "model", "second.bias")
-    with pytest.raises(StateDictMismatch) as error:
-        graph.load_state_dict({**state, "other": {}})
-    for part in ("model.first.weight: missing", "(7,)", "(2,)", "other: unexpected"):
-        assert part in str(error.value)
 
 
 def test_not_strict_takes_what_fits_by_name():
@@ -234,6 +193,8 @@ def test_not_strict_takes_what_fits_by_name():
 
     assert torch.equal(new.model.first.weight, graph.model.first.weight)
     assert torch.equal(new.model.second.bias, kept)
+    with pytest.raises(StateDictMismatch):
+        new.load_state_dict([1])
     with pytest.raises(StateDictMismatch):  # but never a wrong shape
         new.load_state_dict({"model": {"second.bias": torch.ones(9)}}, strict=False)
 
@@ -276,24 +237,15 @@ def test_several_optimizers_and_modules():
 
 
 def test_the_count_of_calls():
-    graph = graph_of()
+    graph, other = graph_of(), graph_of()
     assert graph.state_dict()["_train"]["step"] == 0
     for x in data(3):
         graph(x)
-    state = saved(graph)
-    assert state["_train"]["step"] == 3
-    other = graph_of()
-    other.load_state_dict(state)
+    with pytest.raises(RuntimeError):  # not counted
+        graph(torch.ones(3, 9))
+    other.load_state_dict(saved(graph))
     other(*data())
     assert other.state_dict()["_train"]["step"] == 4
-
-
-def test_a_call_that_failed_is_not_counted():
-    graph = graph_of()
-    graph(*data())
-    with pytest.raises(RuntimeError):
-        graph(torch.ones(3, 9))
-    assert graph.state_dict()["_train"]["step"] == 1
 
 
 def test_loading_resets_what_the_graph_knows_of_its_schedulers():

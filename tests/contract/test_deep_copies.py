@@ -10,22 +10,29 @@ import torch
 from torch.nn import functional
 
 import torchgraph as tg
-from tests.contract.loops import Loop, adam, assert_as_eager, mlp, pairs, supervised
+from tests.hostile.plays import Play, adam, around_step, net, pairs, trains
+from tests.hostile.served import Table
 from torchgraph.errors import NoProgram
 
+table = Table(served=5)
 
-def gradients() -> Loop:
-    def doubled(parameters):
-        parameters = list(parameters)
+
+@table()
+def gradients() -> Play:
+    model = net()
+
+    def double() -> None:
+        parameters = list(model.parameters())
         found = copy.deepcopy([p.grad for p in parameters])
         for parameter, gradient in zip(parameters, found, strict=True):
             parameter.grad = gradient * 2
 
-    return supervised(adam, clip=doubled)
+    return around_step(model, adam(model), before=double, number=7)
 
 
-def weights_to_go_back_to() -> Loop:
-    model = mlp()
+@table()
+def weights_to_go_back_to() -> Play:
+    model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     def step(x, y):
@@ -39,24 +46,20 @@ def weights_to_go_back_to() -> Loop:
                 value.lerp_(before[name], 0.5)
         return loss
 
-    return Loop(step, [model, optimizer])
+    return Play(step, [model, optimizer], calls=pairs(7))
 
 
-def views_of_one_memory() -> Loop:
-    model = mlp(inputs=3)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+@table()
+def views_of_one_memory() -> Play:
+    model = net()
 
     def step(x, y):
         h = (2 * x).t()
         whole, rows, column = copy.deepcopy([h, h[1:], h[:, 1]])
         rows.add_(1)  # writes the other copies too
-        optimizer.zero_grad()
-        loss = functional.mse_loss(model(whole[1:].t()), y) + column.sum()
-        loss.backward()
-        optimizer.step()
-        return loss, whole, column
+        return model(whole.t()).sum() + column.sum(), whole, column
 
-    return Loop(step, [model, optimizer])
+    return Play(step, [model], calls=pairs(7))
 
 
 class Averaging(torch.optim.Optimizer):
@@ -75,16 +78,15 @@ class Averaging(torch.optim.Optimizer):
             parameter.add_(state["mean"], alpha=-self.param_groups[0]["lr"])
 
 
-def in_an_optimizer() -> Loop:
-    return supervised(Averaging)
+@table(served=4)
+def in_an_optimizer() -> Play:
+    model = net()
+    return trains(model, optimizer=Averaging(model.parameters()), calls=pairs(7))
 
 
-@pytest.mark.parametrize(
-    ("make", "replayed"),
-    [(gradients, 5), (weights_to_go_back_to, 5), (views_of_one_memory, 5), (in_an_optimizer, 4)],
-)
-def test_copies_are_eagers(make, replayed):
-    assert_as_eager(make, pairs(7), replayed)
+@pytest.mark.parametrize("name", table)
+def test_copies_are_eagers(name):
+    table[name].check()
 
 
 def test_a_part_of_memory_from_outside_is_refused_with_the_users_line():

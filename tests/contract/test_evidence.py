@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,11 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests import support
-from tests.contract.models import Eval, Function, Train, data, made, same
+from tests.contract.models import Eval, Function, Train, data, made, squared
+from tests.hostile import kit
+from tests.hostile.plays import Play
+from tests.hostile.served import Served, Table, Update, updating
+from tests.support import thinned_rows
 from torchgraph.calls import recordings
 from torchgraph.errors import EagerWarning
 from torchgraph.live.inputs import Inputs
@@ -98,7 +103,7 @@ def test_a_constant_of_each_batch_ends_in_eager() -> None:
     graph = Function(lambda x: x * torch.tensor(table)[:3])
 
     def visit_each_batch_three_times() -> None:
-        for number in range(12):
+        for number in range(6):
             table[:] = float(number)
             x = torch.full((3,), float(number))
             for _ in range(3):
@@ -112,29 +117,58 @@ def test_a_constant_of_each_batch_ends_in_eager() -> None:
 # --- what a doubt costs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_train_and_eval_with_a_buffer_each(fresh: bool) -> None:
+def modes(fresh: bool) -> Play:
+    """A buffer for the batches of training, and one for those of evaluation."""
     model, optimizer = made()
-    graph = Train(model, optimizer)
     pair = data(2)
-    found = []
-    for _ in range(8):
-        for x, training in zip(pair, (True, False), strict=True):
-            model.train(training)
-            found.append(served(graph, x.clone() if fresh else x))
-    assert all(found[-8:])
+    changes = {n: lambda n=n: model.train(n % 2 == 0) for n in range(16)}
+    calls = [(pair[n % 2].clone() if fresh else pair[n % 2],) for n in range(16)]
+    step = Update(lambda x: squared(model, x), model, optimizer)
+    return Play(step, [model, optimizer], changes, calls)
 
 
-def test_a_fixed_mask_for_each_mode() -> None:
-    model = nn.Dropout(0.5)
-    graph = Function(lambda x, mask: model(x) * mask, model=model)
-    masks = torch.ones(4), torch.zeros(4)
-    found = []
-    for x in data(12):
-        for mask, training in zip(masks, (True, False), strict=True):
-            model.train(training)
-            found.append(served(graph, x, mask))
-    assert all(found[-12:])
+def masks() -> Play:
+    """One for each mode."""
+    model, pair = nn.Dropout(0.5), (torch.ones(4), torch.zeros(4))
+    changes = {n: lambda n=n: model.train(n % 2 == 0) for n in range(24)}
+    calls = [(x, mask) for x in data(12) for mask in pair]
+    return Play(lambda x, mask: model(x) * mask, [model], changes, calls)
+
+
+class Branches(nn.Module):
+    """Takes another path where its input is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1))
+        self.head, self.other = nn.Linear(8, 1), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.body(x)
+        return self.other(hidden) if bool((x > 9).any()) else self.head(hidden)
+
+
+def a_late_variant() -> Play:
+    """It appears at step 30 of 50."""
+    model = Branches()
+    optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+    calls = [(torch.randn(6, 4),) for _ in range(50)]
+    for (x,) in calls[30::3]:
+        x[0, 0] = 10.0
+    step = Update(lambda x: squared(model, x), model, optimizer)
+    return Play(step, [model, optimizer], calls=calls)
+
+
+doubts = Table(form=updating)
+doubts.rows({"one buffer each": lambda: modes(False), "fresh ones": lambda: modes(True)}, served=12)
+# One before the other head has optimizer state, and one of each path since then.
+doubts.rows({"a late variant": a_late_variant}, recorded=3, served=44)
+doubts.rows({"a fixed mask for each mode": masks}, form=kit.graph, served=20)
+
+
+@pytest.mark.parametrize("name", doubts)
+def test_a_doubt_is_over_soon(name: str) -> None:
+    doubts[name].check()
 
 
 def test_one_batch_for_ever_is_not_read_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,50 +221,156 @@ def test_an_argument_that_is_written_in_the_memory_of_what_is_read(where: str) -
         assert torch.equal(read(), twin)
 
 
-def test_two_arguments_over_one_numpy_array() -> None:
+def over_one_array() -> Play:
+    """Two arguments at first; then memory of their own."""
+    arrays = [np.arange(3, dtype=np.float32) for _ in range(6)]
+    calls = [(torch.from_numpy(one), torch.from_numpy(one)) for one in arrays]
+
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)
         return x.clone() if (x > 1e9).any() else x * y
 
-    graph = Function(step)
-    with torch.no_grad():
-        for _ in range(6):
-            mine, twin = (np.arange(3, dtype=np.float32) for _ in range(2))
-            got = graph(torch.from_numpy(mine), torch.from_numpy(mine))
-            expected = step(torch.from_numpy(twin), torch.from_numpy(twin))
-            assert torch.equal(got, expected)
-            assert np.array_equal(mine, twin)
-        for _ in range(6):
-            pair = data(2)
-            twins = [x.clone() for x in pair]
-            assert torch.equal(graph(*pair), step(*twins))
+    return Play(step, [arrays], calls=[*calls, *(tuple(data(2)) for _ in range(6))])
 
 
-@pytest.mark.parametrize("kinds", ["ccccpp", "pppcpcc"])
-@pytest.mark.parametrize("step", [lambda x: x * (1 + 2j), lambda x: (x * x).imag])
-def test_conjugated_and_plain_arguments(step: Callable[..., Any], kinds: str) -> None:
-    graph = Function(step)
-    for kind in kinds:
-        x = torch.randn(3, dtype=torch.complex64)
-        x = x.conj() if kind == "c" else x
-        assert support.same_bits(graph(x), step(x))
-
-
-def test_two_branches_with_a_tensor_each() -> None:
+def a_tensor_for_each_branch() -> Play:
     """Each variant has names of its own for what it reads by reference."""
-    mine, twins = ([torch.zeros(3), torch.full((3,), 100.0)] for _ in range(2))
+    held = [torch.zeros(3), torch.full((3,), 100.0)]
 
-    def step(x: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
+    def step(x: torch.Tensor) -> torch.Tensor:
         one = held[0] if x.sum() > 0 else held[1]
         one.add_(1)
         return x + one
 
-    graph = Function(lambda x: step(x, mine))
-    for sign in (1, -1, -1, 1, 1, -1, 1, -1, 1):
-        x = torch.rand(3) * sign
-        assert torch.equal(graph(x), step(x, twins))
-        assert same(mine, twins)
-    assert len(support.replays(graph)) == 2
+    signs = (1, -1, -1, 1, 1, -1, 1, -1, 1)
+    return Play(step, held, calls=[(torch.rand(3) * sign,) for sign in signs])
+
+
+memory = Table(form=kit.graph)
+memory.rows({"over one array": over_one_array}, says=None)
+memory.rows({"a tensor for each branch": a_tensor_for_each_branch}, recorded=2)
+
+
+@pytest.mark.parametrize("name", memory)
+def test_memory_that_is_shared_or_seen_otherwise(name: str) -> None:
+    memory[name].check()
+
+
+# --- a batch of the first calls that lies elsewhere too, and is read there ------------------------
+
+READS: dict[str, Callable[[Any], torch.Tensor]] = {
+    "a global dict": lambda model: HELD["first"],
+    "an attribute": lambda model: model.first,
+    "an object": lambda model: model.store.first,
+    "a view of it": lambda model: HELD["first"][:1],
+    "its data": lambda model: HELD["first"].data,
+}
+ORDERS = {
+    "then others": [0, 0, 0, 1, 2, 1, 2, 1, 2],
+    "in turn": [0, 0, 1, 1, 0, 0, 1, 1, 2, 0, 1],
+    "once more": [0, 0, 0, 1, 0, 1, 2, 2],
+}
+KINDS: dict[str, Callable[[], list[torch.Tensor]]] = {
+    "tensors": lambda: [torch.randn(4, 3) for _ in range(3)],
+    "rows of one": lambda: list(torch.randn(12, 3).split(4)),
+}
+
+
+def reading(read: Callable[[Any], torch.Tensor], calls: list[Any], trains: bool) -> Play:
+    """A linear layer of a batch, less what is read of it or of another one elsewhere."""
+    model, first = nn.Linear(3, 3), calls[0]
+    HELD["first"] = model.first = first
+    model.store = SimpleNamespace(first=first)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+    def build(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x - read(model)).square().mean()
+        if trains:
+            loss.backward()
+        return loss
+
+    step: Any = Update(build, model, optimizer) if trains else build
+    return Play(step, [model], calls=[(x,) for x in calls])
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "kind", "trains"),
+    thinned_rows(
+        product(READS, ORDERS, KINDS, (True, False)),
+        lambda *row: (
+            row
+            in {
+                ("a global dict", "then others", "tensors", True),
+                ("an attribute", "in turn", "tensors", True),
+                ("an object", "once more", "rows of one", True),
+                ("a view of it", "in turn", "rows of one", True),
+                ("its data", "then others", "tensors", True),
+                ("an attribute", "in turn", "tensors", False),
+                ("a view of it", "in turn", "rows of one", False),
+            }
+        ),
+    ),
+)
+def test_a_batch_that_is_held(name: str, order: str, kind: str, trains: bool) -> None:
+    def play() -> Play:
+        batches = KINDS[kind]()
+        return reading(READS[name], [batches[n] for n in ORDERS[order]], trains)
+
+    Served(play, says=None, form=updating if trains else kit.graph).check()
+
+
+@pytest.mark.parametrize(
+    ("starts", "read"),
+    [
+        ([0, 4, 8, 12, 0, 4], lambda rows: rows[:4]),
+        ([8, 8, 8, 4, 4, 0], lambda rows: rows),
+        ([4, 8, 4, 8, 4, 8], lambda rows: rows[2::5]),
+    ],
+)
+def test_batches_are_rows_of_what_the_step_reads_as_well(starts: list[int], read: Any) -> None:
+    """Anchors, prototypes, a memory bank: other rows of the data set, or all of it."""
+
+    def play() -> Play:
+        rows = torch.randn(20, 3)
+        calls = [rows[start : start + 4] for start in starts * 2]
+        return reading(lambda model: read(rows).mean(0), calls, True)
+
+    assert Served(play, says=None, form=updating).check().served > 3
+
+
+def refilled() -> Play:
+    """One buffer for all batches."""
+    play = reading(READS["an attribute"], [torch.zeros(4, 3)] * 6, False)
+    play.before = {n: lambda: play.calls[0][0].normal_() for n in (3, 4, 5)}
+    return play
+
+
+def other_batches() -> Play:
+    """One call more is recorded, the second of those that nobody else reads, and no other."""
+    calls = [torch.randn(4, 3) for _ in range(3)]
+    order = [calls[n] for n in (0, 0, 0, 0, 1, 2, 1)]
+    return reading(lambda model: model.weight[:1], order, False)
+
+
+held = Table(form=kit.graph)
+held.rows({"refilled": refilled}, served=4)
+held.rows({"others": other_batches}, served=4)
+held.rows(
+    {
+        # ``as_strided`` counts from where the memory begins, which is not where the argument does.
+        "memory in front of it": lambda: Play(
+            lambda x: x + x.as_strided((1, 3), (3, 1), 0),
+            calls=[(ROWS[n : n + 1],) for n in (1, 1, 2, 3, 1)],
+        )
+    },
+    says="in front of where the argument begins",
+)
+ROWS = torch.arange(12.0).reshape(4, 3)
+
+
+@pytest.mark.parametrize("name", held)
+def test_a_batch_that_is_held_says_no_more(name: str) -> None:
+    held[name].check()
 
 
 # --- a call is over before anything is learnt from it ---------------------------------------------
@@ -241,27 +381,6 @@ def scheduled(model: nn.Module | None = None) -> tuple[Train, Any, nn.Module]:
     optimizer = optim.SGD(model.parameters(), 0.1)
     schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     return Train(model, optimizer, schedule), schedule, model
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_while_a_program_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, schedule, model = scheduled()
-    graph(*data())
-    unlike = recordings.unlike
-
-    def interrupted(*args: Any) -> str:
-        signal.raise_signal(signal.SIGINT)
-        return unlike(*args)
-
-    before = model.weight.detach().clone()
-    with monkeypatch.context() as patch:
-        patch.setattr(recordings, "unlike", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            graph(*data())
-    assert not torch.equal(before, model.weight)
-    assert schedule.last_epoch == 2
-    assert graph._runner.step.progress.step == 2
-    support.settle(graph, *data())
 
 
 def test_a_warning_that_is_an_error() -> None:

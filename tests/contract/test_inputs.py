@@ -2,15 +2,19 @@
 
 import collections
 import dataclasses
+import warnings
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Function, Train, data, made
+from tests.hostile import kit
+from tests.hostile.plays import Play, singles
+from tests.hostile.served import Table
 from torchgraph.errors import CaptureError, UnsupportedInput
+from torchgraph.reasons import Reason
 from torchgraph.testing import counters
 
 
@@ -84,83 +88,6 @@ def test_any_tree_of_arguments(name):
             assert torch.equal(graph(*args, **kwargs), function(*args, **kwargs))
 
 
-def test_an_input_mutated_in_build_changes_for_the_caller():
-    def function(x, d):
-        x[0].zero_()
-        x.t()[1] += 1
-        d["y"][0].mul_(2)
-        return x.sum() + d["y"]
-
-    graph = Function(function)
-    for _ in range(4):
-        x, y = torch.ones(2, 3), torch.full((2,), 3.0)
-        x2, y2 = x.clone(), y.clone()
-        got = graph(x, {"y": y})
-        assert torch.equal(got, function(x2, {"y": y2}))
-        assert torch.equal(x, x2)
-        assert torch.equal(y, y2)
-
-
-@pytest.mark.parametrize("mutate", [False, True])
-def test_the_same_tensor_twice(mutate):
-    def function(x, y):
-        if mutate:
-            x.add_(1)
-        return x * 2 + y
-
-    graph = Function(function)
-    for _ in range(5):
-        x, other = torch.ones(2), torch.ones(2)
-        try:
-            got = graph(x, x)
-        except tg.errors.SharedMemory as error:  # right or refused
-            said = str(error)
-            assert mutate
-            assert "pass it once" in said
-            assert torch.equal(x, other)
-        else:
-            assert torch.equal(got, function(other, other))
-            assert torch.equal(x, other)
-
-
-@pytest.mark.filterwarnings("ignore:The step runs in eager. args.* lies in the memory")
-def test_an_argument_that_shares_memory_with_a_state_that_the_step_writes_runs_in_eager():
-    """A program reads and writes in an order of its own; eager sees the new value half-way."""
-    model, twin = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
-
-    def function(model, x, mean):
-        return (model(x), mean * 2)[1]
-
-    graph = Function(lambda x, mean: function(model, x, mean), model=model)
-    new = Function(lambda x, mean: function(model, x, mean), model=model)
-    for number, x in enumerate(data(12)):
-        if number % 4 < 3:
-            assert torch.equal(graph(x, torch.ones(4)), function(twin, x, torch.ones(4)))
-            continue
-        with counters.expect(replays=0):
-            got = (new if number == 7 else graph)(x, model.running_mean)
-        assert torch.equal(got, function(twin, x, twin.running_mean))
-    assert torch.equal(model.running_mean, twin.running_mean)
-    model.eval()
-    assert torch.equal(graph(x, model.running_mean), model.running_mean * 2)
-
-
-def test_overlapping_views_after_separate_ones():
-    def function(x, y):
-        x.add_(1)
-        return x * 2 + y
-
-    graph = Function(function)
-    whole = torch.ones(6)
-    for start in (1.0, 2.0, 3.0):  # the last one replays
-        assert torch.equal(graph(whole[:3], whole[3:]), torch.full((3,), 2 * start + 3))
-    other = torch.ones(6)
-    with pytest.warns(tg.errors.EagerWarning, match="shares memory"):
-        got = graph(other[:3], other[1:4])
-    twin = torch.ones(6)
-    assert torch.equal(got, function(twin[:3], twin[1:4]))
-
-
 def test_arguments_that_do_not_fit_build():
     class Two(tg.Graph):
         def build(self, a, b):
@@ -194,18 +121,6 @@ def test_an_input_with_an_autograd_graph_is_refused():
     assert torch.equal(graph(x.detach()), torch.full((2,), 3.0))
 
 
-def test_an_input_that_requires_grad_gets_no_grad_and_can_be_differentiated():
-    def function(x):
-        (gradient,) = torch.autograd.grad((x**3).sum(), x)
-        return gradient
-
-    graph = Function(function)
-    x = torch.tensor([1.0, 2.0], requires_grad=True)
-
-    assert torch.equal(graph(x), 3 * x.detach() ** 2)
-    assert x.grad is None
-
-
 def test_a_backward_leaves_the_grad_of_an_input_as_it_is():
     model, optimizer = made()
     graph = Train(model, optimizer)
@@ -231,42 +146,58 @@ def test_a_write_into_elements_that_share_memory_is_refused(write, view):
     assert torch.equal(columns(x), write((x * 2).view(2, 2).t()))
 
 
-def test_batches_that_begin_anywhere_in_their_memory():
-    graph = Function(lambda x: x.t() * 2)
-    captures = counters.captures
-    for x in torch.randn(6, 5, 4):
-        assert torch.equal(graph(x), x.t() * 2)
+table = Table(form=kit.graph)
+table.rows(
+    {
+        "batches_that_begin_anywhere": lambda: Play(
+            lambda x: x.t() * 2, calls=[(x,) for x in torch.randn(6, 5, 4)]
+        )
+    },
+    recorded=1,
+)
+table.rows(
+    {
+        "what_as_strided_reads_of_them": lambda: Play(
+            lambda x: x.as_strided((2, 2), (1, 1), x.storage_offset()),
+            calls=[*singles(4, 4), *((x,) for x in torch.randn(3, 4))],
+        )
+    }
+)
 
-    assert counters.captures == captures + 1
+
+@pytest.mark.parametrize("name", table)
+def test_what_lies_around_a_batch_is_not_read(name):
+    table[name].check()
 
 
-def test_what_as_strided_reads_of_a_batch_that_begins_elsewhere():
-    def step(x):
-        return x.as_strided((2, 2), (1, 1), x.storage_offset())
+def test_plain_values_that_build_puts_on_an_argument_lie_there_after_each_call():
+    values = {"number": 5, "text": "seen", "none": None, "pair": (1, 2.0)}
 
-    graph = Function(step)
-    for x in [torch.randn(4) for _ in range(4)] + list(torch.randn(3, 4)):
-        assert torch.equal(graph(x), step(x))
+    def build(x):
+        vars(x).update(values)
+        return x * 2
 
-
-@pytest.mark.parametrize("value", [5, "seen", None, (1, 2.0)])
-def test_a_plain_value_that_build_puts_on_an_argument_lies_there_after_each_call(value):
-    class Marks(tg.Graph):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(3, 1)
-            self.add_optimizer(torch.optim.SGD(self.layer.parameters(), lr=0.1))
-
-        def build(self, x):
-            x.mark = value
-            loss = self.layer(x).mean()
-            loss.backward()
-            return loss
-
-    graph = Marks()
+    graph = Function(build)
     graph.config.set_look_again("off")  # it is right without
     for _ in range(5):
         x = torch.randn(2, 3)
         graph(x)
-        assert x.mark == value
+        assert vars(x) == values
     assert graph.report().calls.programs == 3
+
+
+def test_kinds_of_calls_without_end_are_recorded_in_the_first_two_calls_alone():
+    model = torch.nn.Linear(4, 1)
+    step = tg.step(lambda x: model(x).sum())
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for call in range(40):
+            step(torch.ones(1 + call * 7 % 27, 4))
+    calls = step.report().calls
+    assert calls.recorded == 2  # in which a step that can be no program is an error
+    assert {one.reason for one in calls.eager} == {Reason.ARGUMENTS}
+    assert "config.set_shape_buckets(0, sizes)" in calls.eager[0].why
+    assert len(said) == 1
+    for _ in range(6):  # one has come to stay
+        step(torch.ones(5, 4))
+    assert step.report().calls.programs == 2

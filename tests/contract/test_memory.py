@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import pytest
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ def made():
     return tg.train_step(model, nn.MSELoss(), optimizer)
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_a_batch_dies_after_its_call():
     graph = made()
     for _ in range(4):  # recorded, confirmed, replayed
@@ -28,6 +30,7 @@ def test_a_batch_dies_after_its_call():
         assert alive() is None
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_a_graph_dies_with_its_programs():
     graph = made()
     settle(graph, torch.randn(3, 4), torch.randn(3, 2))

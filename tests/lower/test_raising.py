@@ -1,12 +1,16 @@
 """Ops that may raise by value: which those are, and where they stand beside compiled code."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional
 
 import torchgraph as tg
 from tests import support
-from tests.contract.exceptions import LOOPS, outcomes
+from tests.contract.exceptions import LOOPS
+from tests.hostile import kit
+from tests.hostile.served import Served
 from torchgraph.lower import raising as lowering
 from torchgraph.lower.raising import may_raise
 from torchgraph.lower.regions.checked import check_index
@@ -79,23 +83,10 @@ def test_what_a_backward_looks_up_again_was_checked_before():
     assert raising(step) == ["index", "gather"]
 
 
-@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("name", LOOPS)
-@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
-def test_a_loop_in_which_ops_raise_is_as_in_eager(interpreted, name, seed):
-    torch.manual_seed(seed)
-    one = LOOPS[name](seed)
-    torch.manual_seed(seed)
-    other = LOOPS[name](seed)
-    graph = tg.step(other.step)
-    graph.config.set_backend("inductor")
-    torch.manual_seed(1)
-    expected = outcomes(one, one.step)
-    torch.manual_seed(1)
-    got = outcomes(other, graph)
-    for (came, *left), (wanted, *there) in zip(got, expected, strict=True):
-        assert not isinstance(wanted, tuple) or came == wanted
-        torch.testing.assert_close(left, there, rtol=1e-4, atol=1e-5)
+def test_a_loop_in_which_ops_raise_is_as_in_eager(interpreted, name):
+    make = partial(LOOPS[name], 0)
+    Served(make, says=None, form=kit.compiled, tolerance=1e-4).check()
     inside = [node for made in interpreted for region in made.regions for node in region.origins()]
     assert inside
     assert not any(map(may_raise, inside))
