@@ -77,12 +77,12 @@ class Case(NamedTuple):
         """Raises AssertionError where this form is neither eager nor refused as it should be."""
         expected = perform(self.make, eager)
         if self.refused:
-            _check_refusal(expected, perform(self.make, self.form, self.refused), self.refused)
+            check_refusal(expected, perform(self.make, self.form, self.refused), self.refused)
             if issubclass(self.refused, NoProgram):
-                _check_same(expected, perform(self.make, partial(self.form, fallback="eager")))
+                check_same(expected, perform(self.make, partial(self.form, fallback="eager")))
             return
         found = perform(self.make, self.form)
-        _check_same(expected, found, self.tolerance)
+        check_same(expected, found, self.tolerance)
         assert found.served or any(isinstance(one, WORDS) for one in found.told), found.told
         assert found.last or not self.serves, found.told
 
@@ -210,7 +210,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     return {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
 
 
-def _check_same(expected: Run, found: Run, tolerance: float = 0.0) -> None:
+def check_same(expected: Run, found: Run, tolerance: float = 0.0) -> None:
     """Every call leaves what eager leaves, and says nothing that eager does not say."""
     for number, (left, right) in enumerate(zip(expected.outcomes, found.outcomes, strict=True)):
         if type(left.raised) is not type(right.raised):
@@ -229,7 +229,7 @@ def _check_same(expected: Run, found: Run, tolerance: float = 0.0) -> None:
     assert not [one for one in found.told if isinstance(one, ConfirmWarning)]
 
 
-def _check_refusal(expected: Run, found: Run, refused: type[Exception]) -> None:
+def check_refusal(expected: Run, found: Run, refused: type[Exception]) -> None:
     """Call 0 or 1 raises and changes nothing; the one before it is eager's."""
     last = len(found.outcomes) - 1
     before, after, raised = found.outcomes[last]

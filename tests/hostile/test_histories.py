@@ -232,12 +232,12 @@ def test_one_backward_over_several_calls(make, period):
         return make(period)
 
     expected = kit.perform(play, kit.eager)
-    kit._check_same(expected, kit.perform(play, lambda p: kit.step(p, fallback="eager")))
+    kit.check_same(expected, kit.perform(play, lambda p: kit.step(p, fallback="eager")))
     if make is a_function_of_what_it_saw:
-        kit._check_refusal(expected, kit.perform(play, kit.step, NoProgram), NoProgram)
+        kit.check_refusal(expected, kit.perform(play, kit.step, NoProgram), NoProgram)
         return
     found = kit.perform(play, kit.step)
-    kit._check_same(expected, found)
+    kit.check_same(expected, found)
     assert not found.served
 
 
