@@ -28,7 +28,7 @@ class Counted:
     least: int = 0
     recorded: int | None = None
     programs: int | None = None
-    says: str | None = ""
+    says: str | tuple[str, ...] | None = ""
     refused: type[Exception] | None = None
     tolerance: float = 0.0
     configure: Callable[[Any], Any] = lambda _: None
@@ -59,8 +59,9 @@ class Counted:
 
     def _check_words(self, told: list[str]) -> None:
         if self.says is not None:
-            assert len(told) == bool(self.says), told
-            assert all(re.search(self.says, one) for one in told), told
+            says = self.says if isinstance(self.says, tuple) else (self.says,) * bool(self.says)
+            assert len(told) == len(says), told
+            assert all(map(re.search, says, told)), told
 
     def _check_counts(self, served: int, recorded: int) -> None:
         assert self.served in (None, served), f"programs served {served} calls"
@@ -94,8 +95,8 @@ class Table(list[Any]):
                 least: how many at least.
                 recorded: how many calls are recorded.
                 programs: how many are held at the end.
-                says: what is found in the one warning that the step stays in eager, or in the
-                    error; none is given where it is empty, any may be where it is None.
+                says: what is found in the warning that the step stays in eager, or in the error;
+                    one for each of several; none may be given where it is empty, any if None.
                 refused: the error that the first or the second call raises; then eager runs all.
                 tolerance: how far numbers may be from eager's.
                 configure: is given the Graph before the first call.
