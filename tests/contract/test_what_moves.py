@@ -321,8 +321,7 @@ def test_a_tensor_as_an_index_is_told_what_to_write() -> None:
 
     words = "a tensor without dimensions, an index that Python reads as a number.*index_select"
     with pytest.warns(EagerWarning, match=f"(?s){words}") as found:
-        for _ in range(40):
-            step(torch.randint(0, 5, (3,)))
+        list(map(step, torch.randint(0, 5, (40, 3))))
     assert len(found) == 1
     assert "table[tags[i+1],tags[i]]" in "".join(str(step.report()).split())
 
