@@ -98,21 +98,6 @@ class Twice(nn.Module):
         return self.b(self.norm(self.a(self.norm(x))))
 
 
-class Counts(nn.Module):
-    """With buffers that forward rebinds and writes."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-        self.register_buffer("seen", torch.zeros(()))
-        self.register_buffer("last", torch.zeros(4))
-
-    def forward(self, x):
-        self.seen = self.seen + x.numel()
-        self.last.copy_(x[0].detach())
-        return x * self.weight * self.seen
-
-
 case.rows(
     {
         "with_tensor_hooks": lambda: trained(WithTensorHooks()),
@@ -124,7 +109,6 @@ case.rows(
         ),
         "with_a_class_of_its_own": lambda: trained(WithOwnClass()),
         "a_module_at_two_paths": lambda: trained(Twice()),
-        "buffers_that_forward_rebinds": lambda: trained(Counts()),
     },
     form="graph",
     least=3,
