@@ -1,6 +1,5 @@
 """Modules in build: hooks, overrides, sharing, ties, strangers, attributes read and written."""
 
-import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -115,46 +114,7 @@ case.rows(
 )
 
 
-@case(form="graph", least=3)
-def tied_weights():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-    model[2].weight = model[0].weight
-    return trained(model, lambda: model[0].weight is model[2].weight)
-
-
 # --- changes between calls ------------------------------------------------------------------------
-
-
-def halved(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor * 0.5
-
-
-def halved_in_place(tensor: torch.Tensor) -> None:
-    tensor.grad.mul_(0.5)
-
-
-def with_parameter_hook(kind: str, hook: Callable[[torch.Tensor], Any]) -> Play:
-    model, handles = Net(), []
-
-    def add():
-        handles.append(getattr(model.first.weight, kind)(hook))
-
-    def remove():
-        handles.pop().remove()
-
-    changes = {"before0": add, "before2": remove, "before4": add, "before7": remove}
-    return trained(model, number=9, **changes)
-
-
-case.rows(
-    {
-        "a_hook_of_a_gradient": lambda: with_parameter_hook("register_hook", halved),
-        "a_hook_of_an_accumulated_gradient": lambda: with_parameter_hook(
-            "register_post_accumulate_grad_hook", halved_in_place
-        ),
-    },
-    form="graph",
-)
 
 
 @case(form="graph", least=3)
@@ -168,24 +128,6 @@ def hooks_added_and_removed():
         before6=lambda: handles.append(second(lambda m, args: (args[0] + 1,))),
         before9=lambda: handles.pop(0).remove(),
         before11=lambda: handles.pop(0).remove(),
-    )
-
-
-class Loud(nn.Linear):
-    def __call__(self, x):
-        return super().__call__(x) * 2
-
-
-@case(form="graph")
-def call_overrides_and_patched_forwards():
-    model = nn.Sequential(Loud(4, 4), nn.Linear(4, 2))
-    linear, plain = model[1], model[1].forward
-    return runs(
-        model,
-        model,
-        before4=lambda: setattr(linear, "forward", lambda x: plain(x) + 1),
-        before7=lambda: setattr(linear, "forward", functools.partial(lambda y, x: plain(x) + y, 2)),
-        before10=lambda: delattr(linear, "forward"),
     )
 
 

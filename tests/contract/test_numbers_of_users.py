@@ -204,33 +204,11 @@ def betas(t, x):
     return t.train(x)
 
 
-@case(least=6, slow=True)
-def beside_a_scheduler():
-    t = Trainer(n=0)
-    scheduler = torch.optim.lr_scheduler.StepLR(t.optimizer, 3, 0.5)
-
-    def step(x):
-        t.n += 1
-        loss = t.train(x)
-        scheduler.step()
-        return loss * t.n
-
-    return Play(step, [t, scheduler], calls=batches(14))
-
-
 @case(least=6)
 @moves(avg=math.nan, best=math.inf, n=2**62)
 def odd_floats(t, x):
     t.avg, t.best, t.n = t.avg + 1, -t.best, t.n * 2 + (t.n & 1)
     return t.train(x) * (t.n % 7)
-
-
-@case(least=6, slow=True)
-@moves(n=0)
-def asked_for_its_type(t, x):
-    t.n += 1
-    plain = type(t.n) is int and isinstance(t.n, int) and not hasattr(t.n, "item")
-    return t.train(x) * (t.n if plain else -1)
 
 
 @case(least=6)
@@ -262,18 +240,6 @@ def best_by_a_branch(t, x):
         t.kept["weight"] = t.net.weight.detach().clone()
     else:
         t.n += 1
-    return loss
-
-
-@case(least=6, slow=True)
-@moves(n=0)
-def accumulation(t, x):
-    loss = t.net(x).square().mean() / 4
-    loss.backward()
-    if (t.n + 1) % 4 == 0:
-        t.optimizer.step()
-        t.optimizer.zero_grad()
-    t.n += 1
     return loss
 
 

@@ -100,17 +100,6 @@ def replaced(new: str) -> Play:
 case.rows({new: partial(replaced, new) for new in ("optimizer", "kind", "model")}, served=5)
 
 
-@case(served=6)
-def a_param_group_is_added():
-    model = nn.Sequential(net(), nn.Linear(2, 2))
-    optimizer = sgd(model[0])
-
-    def add():
-        optimizer.add_param_group({"params": list(model[1].parameters()), "lr": 0.01})
-
-    return trains(model, optimizer=optimizer, before={6: add}, calls=pairs(12))
-
-
 def grows(every: int) -> Play:
     """The step makes a layer: the optimizer knows parameters that this call began without."""
     model, calls = net(), [0]
@@ -150,33 +139,7 @@ def another_size_of_batch_has_its_own_program():
 # --- exceptions -----------------------------------------------------------------------------------
 
 
-def stops(when: int, place: str) -> Play:
-    model = net()
-    optimizer = optim.Adam(model.parameters(), lr=1e-2)
-
-    def step(x, y, stop):
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), y)
-        for name, act in (("forward", loss.backward), ("backward", optimizer.step)):
-            if stop == name:
-                raise KeyError(name)
-            act()
-        if stop == "step":
-            raise KeyError("step")
-        return loss
-
-    calls = [(*one, place if number == when else "") for number, one in enumerate(pairs(8))]
-    return Play(step, [model, optimizer], calls=calls)
-
-
-PLACES = ((0, "backward"), (1, "forward"), (1, "step"), (4, "forward"), (4, "step"))
-case.rows(
-    {f"raised_in_call_{when}_after_{place}": partial(stops, when, place) for when, place in PLACES},
-    least=3,
-)
-
-
-@case(served=3)
+@case(least=2)
 def a_check_of_the_user_raises_where_programs_serve_too():
     model = net()
     optimizer = optim.SGD(model.parameters(), lr=0.1)
@@ -190,8 +153,9 @@ def a_check_of_the_user_raises_where_programs_serve_too():
         optimizer.step()
         return loss
 
-    calls = pairs(6)
-    calls[5][0].fill_(torch.nan)
+    calls = pairs(9)
+    for number in (1, 6):
+        calls[number][0].fill_(torch.nan)
     return by_hand(step, model, optimizer, calls=calls)
 
 
@@ -203,32 +167,26 @@ def accumulated(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-def hooked(held: str, kind: str, hook: Callable[[torch.Tensor], Any]) -> Play:
+def hooked(kind: str, hook: Callable[[torch.Tensor], Any]) -> Play:
     """It comes, and goes again."""
-    model, handles = nn.Linear(4, 2, bias=False), []
-    weight: Any = model.weight if held == "module" else torch.ones(2, 4, requires_grad=True)
+    handles, weight = [], torch.ones(2, 4, requires_grad=True)
 
     def step(x, y):
-        mse_loss(model(x) if held == "module" else linear(x, weight), y).backward()
+        mse_loss(linear(x, weight), y).backward()
         gradient, weight.grad = weight.grad, None
         return weight.detach().clone() if gradient is None else gradient
 
     come_and_go = {
-        4: lambda: handles.append(getattr(weight, f"register_{kind}")(hook)),
+        4: lambda: handles.append(getattr(weight, kind)(hook)),
         7: lambda: handles.pop().remove(),
     }
     return Play(step, [weight], come_and_go, pairs(10))
 
 
-HOOKS: dict[str, Any] = {
-    "hook": lambda grad: grad * 3,
-    "post_accumulate_grad_hook": accumulated,
-}
 case.rows(
     {
-        f"{kind}_of_a_{held}": partial(hooked, held, kind, hook)
-        for kind, hook in HOOKS.items()
-        for held in ("module", "closure")
+        "hook": lambda: hooked("register_hook", lambda grad: grad * 3),
+        "after": lambda: hooked("register_post_accumulate_grad_hook", accumulated),
     },
     served=6,
 )

@@ -18,78 +18,34 @@ import torchgraph as tg
 from tests.contract.test_published_loops import Words, words
 from tests.hostile.counted import Table
 from tests.hostile.plays import Play, around_step, by_hand, net, pairs, singles
-from torchgraph.errors import EagerWarning, NoProgram
+from torchgraph.errors import EagerWarning
 
 case = Table()
 
 
-# --- in closures, attributes and containers -------------------------------------------------------
+# --- in globals and containers --------------------------------------------------------------------
 
 
 hidden_state: Any = None
 
 
-def set_globally(value: Any) -> None:
+@case(served=4)
+def a_hidden_state_in_a_global():
     global hidden_state
-    hidden_state = value
-
-
-def of_words(read: Callable[[], Any], write: Callable[[Any], Any]) -> Play:
-    """The hidden state of a recurrent network."""
-    model = Words()
+    model, hidden_state = Words(), (torch.zeros(2, 3, 5), torch.zeros(2, 3, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    write((torch.zeros(2, 3, 5), torch.zeros(2, 3, 5)))
 
     def step(x, y):
+        global hidden_state
         optimizer.zero_grad()
-        found, hidden = model(x, read())
-        write(tuple(state.detach() for state in hidden))
+        found, hidden_state = model(x, tuple(state.detach() for state in hidden_state))
         loss = functional.cross_entropy(found, y)
         loss.backward()
         optimizer.step()
         return loss
 
     calls = [(words(4, 3), words(12)) for _ in range(6)]
-    return by_hand(step, model, optimizer, watched=[lambda: read()], calls=calls)
-
-
-def in_a_container(kept: Any) -> Play:
-    return of_words(lambda: kept[0], lambda hidden: kept.__setitem__(0, hidden))
-
-
-case.rows(
-    {
-        "in_a_list": lambda: in_a_container([None]),
-        "in_a_dict": lambda: in_a_container({}),
-        "in_a_global": lambda: of_words(lambda: hidden_state, set_globally),
-    },
-    served=4,
-)
-
-
-def in_epochs(first: Callable[[], torch.Tensor | None]) -> Play:
-    """An object keeps a state, which is reset at times, and a loss."""
-    model = net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    held = SimpleNamespace(hidden=None, loss=None, settings={"weight": 0.5})
-
-    def step(x, y):
-        found = model[0](x) + (torch.zeros(5, 3) if held.hidden is None else held.hidden)
-        held.hidden = found.detach()
-        loss = mse_loss(model[2](found.relu()), y) * held.settings["weight"]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        held.loss = loss.detach()
-        return loss
-
-    before = dict.fromkeys((5, 8, 11, 14), lambda: setattr(held, "hidden", first()))
-    return Play(step, [model, optimizer, held], before, pairs(17))
-
-
-case(lambda: in_epochs(lambda: torch.zeros(5, 3)), name="reset_to_zeros", served=14)
-# From the third epoch that begins with none on a program serves its first call, too.
-case(lambda: in_epochs(lambda: None), name="reset_to_none", served=12)
+    return by_hand(step, model, optimizer, watched=[lambda: hidden_state], calls=calls)
 
 
 @case(served=26)
@@ -153,14 +109,6 @@ case.rows(
         "a_part_of_a_part": lambda: parts(slice(0, 6), slice(2, 4)),
     },
     served=4,
-)
-case.rows(
-    {
-        "parts_over_each_other": lambda: parts(slice(0, 5), slice(3, 8)),
-        "parts_between_each_other": lambda: parts(slice(0, 8, 2), slice(1, 8, 2)),
-    },
-    refused=NoProgram,
-    says="overlap",
 )
 
 
@@ -240,21 +188,6 @@ def keeps(give: Callable[[nn.Module, torch.Tensor], Any]) -> Play:
 case.rows({what: lambda give=give: keeps(give) for what, give in KEPT.items()}, least=4)
 
 
-@case(says=None)
-def a_kept_view_of_an_argument_is_read_after_the_next_is_written():
-    """The next argument may be the same tensor, or another one."""
-    held, given = {"last": torch.zeros(4)}, singles(3)
-
-    def step(x):
-        x.mul_(2)
-        found = x + held["last"]
-        held["last"] = x[0]
-        return found
-
-    order = (0, 0, 0, 0, 0, 1, 2, 0, 0, 1, 1, 1, 1, 2, 0, 2)
-    return Play(step, [held], calls=[given[number] for number in order])
-
-
 @case(least=8)
 def each_tensor_of_a_dict_that_is_filled_anew_has_a_name_of_its_own():
     model = net()
@@ -326,36 +259,6 @@ def one_that_is_given_a_part_of_an_argument():
         return x.sum()
 
     return Play(step, [last], calls=singles(8))
-
-
-@case(least=3)
-def one_that_is_frozen_between_calls():
-    bias, weight = torch.zeros(4, requires_grad=True), torch.ones(4, requires_grad=True)
-
-    def step(x):
-        ((bias + weight) * x).sum().backward()
-        return bias.grad.clone()
-
-    return Play(step, [bias, weight], {4: lambda: bias.requires_grad_(False)}, singles(8))
-
-
-@case(least=3)
-def whether_there_is_a_gradient_that_is_dropped_then():
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(x):
-        scale = 2.0 if model.weight.grad is None else 1.0
-        optimizer.zero_grad()
-        loss = model(x).sum() * scale
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    def drop():
-        model.weight.grad = None
-
-    return Play(step, [model, optimizer], {5: drop, 9: drop}, singles(12))
 
 
 @case(least=3)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import nn, optim
+from torch import optim
 from torch.nn.functional import mse_loss
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim import lr_scheduler, swa_utils
+from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tests.hostile.counted import Table
-from tests.hostile.plays import Play, adam, around_step, net, pairs, sgd, singles, trains
+from tests.hostile.plays import Play, adam, around_step, net, pairs, sgd, trains
 
 case = Table()
 
@@ -128,27 +127,6 @@ def an_optimizer_that_computes_otherwise_from_some_step_on():
     return trains(model, optimizer=optim.RAdam(model.parameters(), lr=1e-2), calls=pairs(14))
 
 
-def closure_of(make: Callable[[Any], optim.Optimizer]) -> Play:
-    model = net()
-    optimizer = make(model.parameters())
-
-    def step(x, y):
-        def closure():
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y)
-            loss.backward()
-            return loss
-
-        return optimizer.step(closure)
-
-    return Play(step, [model, optimizer])
-
-
-case(lambda: closure_of(partial(optim.SGD, lr=0.1)), name="a_closure", served=7)
-lbfgs = partial(optim.LBFGS, lr=0.1, max_iter=3)
-case(lambda: closure_of(lbfgs), name="lbfgs_stays_in_eager", served=0, says="LBFGS")
-
-
 # --- clipping, schedulers -------------------------------------------------------------------------
 
 
@@ -207,23 +185,6 @@ def a_scheduler_of_a_learning_rate_in_a_tensor():
     return around_step(model, optimizer, lambda: schedule.step(), watched=[schedule])
 
 
-@case(served=9)
-def a_scheduler_that_looks_at_the_loss():
-    model = net()
-    optimizer = sgd(model)
-    schedule = lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, factor=0.5)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        schedule.step(loss.detach())
-        return loss
-
-    return Play(step, [model, optimizer, schedule], calls=pairs(12))
-
-
 @case(served=0, says=r"a scheduler of SGD steps before SGD.step\(\) \(at .*")
 def a_scheduler_before_the_optimizer_keeps_the_step_in_eager():
     model = net()
@@ -234,7 +195,7 @@ def a_scheduler_before_the_optimizer_keeps_the_step_in_eager():
     )
 
 
-# --- updates by hand, averages, results -----------------------------------------------------------
+# --- updates by hand, scalers ---------------------------------------------------------------------
 
 
 def by_hand(clear: str) -> Play:
@@ -257,85 +218,6 @@ def by_hand(clear: str) -> Play:
 
 case(lambda: by_hand("none"), name="by_hand", served=7)
 case(lambda: by_hand("zero_"), name="by_hand_with_zeros", served=6)
-
-
-@case(served=7)
-def an_optimizer_of_a_bare_tensor():
-    weight = torch.randn(4, 2, requires_grad=True)
-    optimizer = optim.Adam([weight], lr=1e-2)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = mse_loss(x @ weight, y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Play(step, [weight, optimizer])
-
-
-@case(served=7)
-def an_average_of_the_weights():
-    model = net()
-    average = copy.deepcopy(model)
-
-    @torch.no_grad()
-    def after():
-        for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
-            slow.mul_(0.9).add_(fast, alpha=0.1)
-
-    play = around_step(model, adam(model), after, watched=[average])
-    body = play.step
-    play.step = lambda x, y: body(x, y + average(x).detach())
-    return play
-
-
-@case(served=6)
-def torchs_own_average_of_the_weights():
-    model = net()
-    average = swa_utils.AveragedModel(model)
-    after = partial(average.update_parameters, model)
-    optimizer = optim.SGD(model.parameters(), lr=0.1)
-    return around_step(model, optimizer, after, watched=[average])
-
-
-@case(served=7)
-def norms_of_gradients_and_of_weights_are_results():
-    model = net()
-    optimizer = adam(model)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), y)
-        loss.backward()
-        norms = torch.stack([p.grad.norm() for p in model.parameters()])
-        optimizer.step()
-        return {"loss": loss, "norms": norms, "weights": [p.norm() for p in model.parameters()]}
-
-    return Play(step, [model, optimizer])
-
-
-@case(served=7)
-def what_is_drawn_in_the_step():
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
-
-    @torch.no_grad()
-    def after():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.01)
-
-    return around_step(model, adam(model), after)
-
-
-@case(served=6)
-def the_gradient_of_an_argument():
-    model = net()
-
-    def step(x):
-        model(x).sum().backward()
-        return x.grad.sign()
-
-    return Play(step, [model], calls=[(x.requires_grad_(),) for (x,) in singles()])
 
 
 def with_a_scaler(setting: str, value: float) -> Play:

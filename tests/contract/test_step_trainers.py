@@ -23,21 +23,6 @@ case = Table()
 # --- optimizers of their own ----------------------------------------------------------------------
 
 
-class Plain(torch.optim.Optimizer):
-    """Gradient descent by hand, as LARS, Muon or AdaBound read their groups."""
-
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    scale = max(1, parameter.size(0) / parameter.size(-1)) ** 0.5
-                    parameter.add_(parameter.grad, alpha=-group["lr"] * scale)
-
-
 class Lookahead(torch.optim.Optimizer):
     """Around another optimizer, without a ``super().__init__()``, as published."""
 
@@ -61,14 +46,6 @@ class Lookahead(torch.optim.Optimizer):
                     fast.data.copy_(slow)
             group["counter"] = (group["counter"] + 1) % self.every
         return loss
-
-
-@case(served=7)
-def an_optimizer_of_ones_own():
-    model = net()
-    optimizer = Plain(model.parameters(), lr=0.1)
-    slower = {5: lambda: optimizer.param_groups[0].update(lr=0.05)}
-    return trains(model, optimizer=optimizer, before=slower)
 
 
 @case(says=None)
@@ -133,37 +110,6 @@ def autoencodes(apart: int) -> Play:
 
 
 case.rows({f"apart_from_call_{n}": lambda n=n: autoencodes(n) for n in (2, 3, 7)}, says=None)
-
-
-def two_places(who: str) -> Play:
-    """Of one tensor, until one of them is given another."""
-    held = SimpleNamespace(a=torch.zeros(3))
-    held.b = held.a
-
-    def step():
-        out = held.a * 2 + held.b * 3 + 1
-        held.a = held.b = out * 0.1
-        return out
-
-    change = dict.fromkeys((6, 9), lambda: setattr(held, who, torch.full((3,), 7.0)))
-    return Play(step, [held], change, [()] * 12)
-
-
-case.rows({f"two_places_{who}": lambda who=who: two_places(who) for who in "ab"}, says=None)
-
-
-@case(says=None)
-def an_argument_that_was_the_last_one_too():
-    """A buffer of the caller's, which the step keeps, is another tensor later."""
-    held, buffer = {"last": torch.zeros(3)}, torch.ones(3)
-
-    def step(x):
-        out = x * 2 - held["last"]
-        held["last"] = x
-        return out
-
-    calls = [(buffer if n < 5 or n == 10 else torch.full((3,), float(n)),) for n in range(14)]
-    return Play(step, [held], dict.fromkeys(range(5), lambda: buffer.add_(1)), calls)
 
 
 # --- parameters that are frozen and thawed in turn ------------------------------------------------

@@ -156,11 +156,6 @@ def drawn(draw: Callable[[], torch.Tensor]) -> Play:
     return trained(lambda model, batch: model(batch) * draw())
 
 
-def forked():
-    with torch.random.fork_rng():
-        return torch.rand(5, 2)
-
-
 def forked_and_seeded():
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -168,17 +163,15 @@ def forked_and_seeded():
     return noise * torch.rand(5, 2)
 
 
-default = torch.default_generator
-case.rows(
-    {
-        "the_default_generator": lambda: drawn(lambda: torch.rand(5, 2, generator=default)),
-        "filled_by_it": lambda: drawn(lambda: torch.empty(5, 2).normal_(generator=default)),
-    },
+case(
+    lambda: drawn(lambda: torch.empty(5, 2).normal_(generator=torch.default_generator)),
+    name="filled_by_the_default_generator",
     form="graph",
     served=5,
 )
-case.rows(
-    {"forked": lambda: drawn(forked), "forked_and_seeded": lambda: drawn(forked_and_seeded)},
+case(
+    lambda: drawn(forked_and_seeded),
+    name="forked_and_seeded",
     form="graph",
     served=0,
     says="fork_rng",
