@@ -1,33 +1,56 @@
 """Modules in build: hooks, overrides, sharing, ties, strangers, attributes read and written."""
 
-import functools
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
-from tests.contract.models import (
-    Eval,
-    Function,
-    Net,
-    beside_eager,
-    data,
-    made,
-)
-from tests.support import settle
+from tests.contract.models import Eval, Function, Net, data
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, net, sgd, singles
 from torchgraph._torch import pytree
 from torchgraph.errors import UnregisteredModuleWarning
 from torchgraph.testing import counters
 
+case = Table()
 
+
+def trained(model: nn.Module, *watched: Any, number: int = 6, **before: Any) -> Play:
+    """By the mean of squares; ``before2=...`` is done before call 2."""
+    optimizer = sgd(model)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    changes = {int(name.removeprefix("before")): change for name, change in before.items()}
+    return Play(step, [model, optimizer, *watched], changes, singles(number))
+
+
+def runs(model: Callable[[Any], Any], *watched: Any, number: int = 14, **before: Any) -> Play:
+    """Nothing is registered but what is watched."""
+    changes = {int(name.removeprefix("before")): change for name, change in before.items()}
+    return Play(lambda x: model(x), watched, changes, singles(number))
+
+
+# --- modules that train ---------------------------------------------------------------------------
+
+
+@case(form="graph", least=3)
 def with_module_hooks():
     model = Net()
     model.first.register_forward_pre_hook(lambda m, args: (args[0] * 2,))
     model.first.register_forward_hook(lambda m, args, out: out + 1)
     model.second.register_full_backward_hook(lambda m, gi, go: (gi[0] * 0.5,))
     model.second.register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))
-    return model
+    return trained(model)
 
 
 class WithTensorHooks(Net):
@@ -35,14 +58,6 @@ class WithTensorHooks(Net):
         hidden = self.first(x)
         hidden.register_hook(lambda gradient: gradient * 2)
         return self.second(torch.tanh(hidden))
-
-
-class SpectrallyNormed(nn.Sequential):
-    """Writes buffers of its own, and computes its other weight from two."""
-
-    def __init__(self):
-        norms = nn.utils.parametrizations
-        super().__init__(norms.spectral_norm(nn.Linear(4, 3)), norms.weight_norm(nn.Linear(3, 2)))
 
 
 class _Output:
@@ -57,110 +72,107 @@ pytree.register_pytree_node(
 )
 
 
-class Inner(nn.Linear):
-    def forward(self, x):
-        return _Output(super().forward(x))
-
-
 class WithOwnClass(nn.Module):
     """As diffusers registers what its models return."""
 
     def __init__(self):
         super().__init__()
-        self.inner = Inner(4, 2)
+        self.inner, self.out = nn.Linear(4, 2), nn.Identity()
+        self.inner.register_forward_hook(lambda m, args, out: _Output(out))
 
     def forward(self, x):
-        return self.inner(x).sample
+        return self.out(self.inner(x)).sample
 
 
-@pytest.mark.parametrize(
-    "make", [with_module_hooks, WithTensorHooks, SpectrallyNormed, WithOwnClass]
+class Twice(nn.Module):
+    """With a module at two paths."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = self.a
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.b(self.norm(self.a(self.norm(x))))
+
+
+case.rows(
+    {
+        "with_tensor_hooks": lambda: trained(WithTensorHooks()),
+        "with_norms": lambda: trained(  # which write buffers, and compute weights
+            nn.Sequential(
+                parametrizations.spectral_norm(nn.Linear(4, 3)),
+                parametrizations.weight_norm(nn.Linear(3, 2)),
+            )
+        ),
+        "with_a_class_of_its_own": lambda: trained(WithOwnClass()),
+        "a_module_at_two_paths": lambda: trained(Twice()),
+    },
+    form="graph",
+    least=3,
 )
-def test_modules_train_like_eager(make):
-    done = beside_eager(make=make)
-    assert done.replayed >= 3
 
 
-def test_a_hook_added_or_removed_between_calls_is_noticed():
-    model, _ = made()
-    model.eval()
-    graph = Eval(model)
-    x = data()[0]
-    settle(graph, x)
-    handle = model.first.register_forward_hook(lambda m, args, out: out * 2)
-    assert torch.equal(settle(graph, x), model(x))
-    other = model.second.register_forward_pre_hook(lambda m, args: (args[0] + 1,))
-    assert torch.equal(settle(graph, x), model(x))
-    handle.remove()
-    other.remove()
-    assert torch.equal(graph(x), model(x))
+# --- changes between calls ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
-def test_a_parameter_hook_added_or_removed_between_calls_is_noticed(kind):
-    handles = []
-
-    def halve(tensor):
-        if kind == "register_hook":
-            return tensor * 0.5
-        tensor.grad.mul_(0.5)
-        return None
-
-    def before(number, model, _optimizer):
-        if number in (0, 4):
-            handles.append(getattr(model.first.weight, kind)(halve))
-        if number in (2, 7):
-            handles.pop().remove()
-
-    beside_eager(
-        batches=data(9),
-        before=before,
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+@case(form="graph", least=3)
+def hooks_added_and_removed():
+    model, handles = net(), []
+    first, second = model[0].register_forward_hook, model[2].register_forward_pre_hook
+    return runs(
+        model,
+        model,
+        before3=lambda: handles.append(first(lambda m, args, out: out * 2)),
+        before6=lambda: handles.append(second(lambda m, args: (args[0] + 1,))),
+        before9=lambda: handles.pop(0).remove(),
+        before11=lambda: handles.pop(0).remove(),
     )
 
 
-def test_tied_weights():
-    def make():
-        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-        model[2].weight = model[0].weight
-        return model
-
-    model = beside_eager(make=make).model
-    assert model[0].weight is model[2].weight
+@case(form="graph", least=3)
+def a_mode_of_an_unregistered_module():
+    """A module without parameters needs no warning, and is guarded all the same."""
+    model = nn.Dropout(0.5)
+    return runs(model, before5=model.eval)
 
 
-def test_a_module_shared_at_two_paths():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = nn.Linear(4, 4)
-            self.b = self.a
-            self.norm = nn.BatchNorm1d(4)
+@case(form="graph", least=2)
+def what_an_unregistered_module_holds_may_change():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
+    play = runs(
+        model,
+        number=20,
+        before4=lambda: setattr(model[0], "weight", nn.Parameter(torch.ones(4, 4))),
+        before8=lambda: model.__setitem__(1, nn.ReLU()),
+        before12=lambda: model[0].register_forward_hook(lambda m, args, out: out * 2),
+        before16=model.double,
+    )
+    play.calls = [(x.double() if n >= 16 else x,) for n, (x,) in enumerate(play.calls)]
+    return play
 
-        def forward(self, x):
-            return self.b(self.norm(self.a(self.norm(x))))
 
-    assert beside_eager(make=Twice).model.norm.num_batches_tracked.item() == 12
+@case(form="graph", least=5)
+def closures_are_read_by_reference():
+    scale = torch.ones(4)
+    return runs(
+        lambda x: x * scale,
+        number=12,
+        before4=lambda: scale.fill_(3.0),
+        before6=lambda: setattr(scale, "data", torch.tensor(2.0)),
+        before9=lambda: setattr(scale, "data", torch.full((5, 1), 3.0, dtype=torch.float64)),
+    )
 
 
-def test_call_overrides_and_patched_forwards_run():
-    class Loud(nn.Linear):
-        def __call__(self, x):
-            return super().__call__(x) * 2
+@case(form="graph", least=2)
+def a_module_that_build_makes():
+    return runs(lambda x: nn.Flatten(0)(x), number=5)
 
-    model = nn.Sequential(Loud(4, 4), nn.Linear(4, 2))
-    graph = Eval(model)
-    x = data()[0]
-    assert torch.equal(graph(x), model(x))
 
-    linear = model[1]
-    plain = linear.forward
-    linear.forward = lambda x: plain(x) + 1
-    assert torch.equal(graph(x), model(x))
-    linear.forward = functools.partial(lambda y, x: plain(x) + y, 2)
-    assert torch.equal(graph(x), model(x))
-    del linear.forward
-    assert torch.equal(graph(x), model(x))
+@pytest.mark.parametrize("case", case)
+def test_modules(case):
+    case.check()
 
 
 def test_self_in_forward_is_the_users_module():
@@ -178,18 +190,6 @@ def test_self_in_forward_is_the_users_module():
     assert seen[0][0] is model
 
 
-def test_a_tie_made_or_cut_between_calls():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    graph = Eval(model)
-    x = data()[0]
-    graph(x)
-    own = model[1].weight
-    model[1].weight = model[0].weight
-    assert torch.equal(graph(x), model(x))
-    model[1].weight = own
-    assert torch.equal(graph(x), model(x))
-
-
 def test_an_unregistered_module_warns_once_and_is_read_by_reference():
     hidden = nn.Linear(4, 4)
     with warnings.catch_warnings(record=True) as found:
@@ -205,65 +205,3 @@ def test_an_unregistered_module_warns_once_and_is_read_by_reference():
     with counters.expect(captures=0):
         assert torch.equal(graph(*data()), hidden(hidden(*data())))
     assert type(hidden.weight) is nn.Parameter
-
-
-def test_a_mode_toggle_of_an_unregistered_module():
-    """A module without parameters needs no warning, and is guarded all the same."""
-    hidden = nn.Dropout(0.5)
-    graph = Function(lambda x: hidden(x))
-    settle(graph, torch.ones(50))
-    hidden.eval()
-    assert torch.equal(graph(torch.ones(50)), torch.ones(50))
-
-
-def test_what_an_unregistered_module_holds_may_change():
-    hidden = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
-    graph = Function(lambda x: hidden(x))
-    x = data()[0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnregisteredModuleWarning)
-        assert torch.equal(settle(graph, x), hidden(x))
-        hidden[0].weight = nn.Parameter(torch.ones(4, 4))
-        assert torch.equal(settle(graph, x), hidden(x))
-        hidden[1] = nn.ReLU()
-        assert torch.equal(settle(graph, x), hidden(x))
-        hidden[0].register_forward_hook(lambda m, args, out: out * 2)
-        assert torch.equal(settle(graph, x), hidden(x))
-        hidden.double()
-        assert torch.equal(settle(graph, x.double()), hidden(x.double()))
-
-
-def test_closures_are_read_by_reference():
-    scale = torch.ones(4)
-    graph = Function(lambda x: x * scale)
-    x = data()[0]
-    assert torch.equal(settle(graph, x), x)
-    scale.fill_(3.0)
-    with counters.expect(captures=0, replays=1):
-        assert torch.equal(graph(x), x * 3)
-
-
-def test_a_closure_given_other_data_in_place():
-    scale = torch.ones(4)
-    graph = Function(lambda x: x * scale)
-    x = data()[0]
-    settle(graph, x)
-    scale.data = torch.tensor(2.0)
-    assert torch.equal(graph(x), x * 2)
-    scale.data = torch.full((5, 1), 3.0, dtype=torch.float64)
-    assert torch.equal(graph(x), x * scale)
-
-
-def test_a_closure_written_in_build_changes():
-    """Eager: the tensor changes at each call. OneFlow: it stays."""
-    total = torch.zeros(())
-    graph = Function(lambda x: (total.add_(x.sum()), x)[1])
-    for _ in range(3):
-        graph(torch.ones(2))
-    assert total.item() == 6
-
-
-def test_a_module_that_build_makes_is_no_unregistered_one():
-    graph = Function(lambda x: nn.Flatten(0)(x))
-    for _ in range(2):
-        assert graph(*data()).shape == (20,)

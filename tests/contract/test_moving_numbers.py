@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-import torchgraph as tg
-from tests.contract.models import Eval, Function, adam, data, same, snapshot
+from tests.contract.models import Eval, Function, adam, data, same
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, singles
 from torchgraph import errors
 from torchgraph.errors import EagerWarning, UnsupportedOptimizer
-from torchgraph.testing import counters
 
-
-def loss_of(model, x):
-    return model(x).square().mean()
-
-
-def backwards(model, x):
-    loss = loss_of(model, x)
-    loss.backward()
-    return loss.detach()
+case = Table()
 
 
 class Queue(nn.Module):
@@ -48,49 +39,17 @@ class Queue(nn.Module):
         return keys @ self.queue.clone()
 
 
-def trained(model, step):
-    return [(step(x), snapshot(model)[1:]) for x in data(18)]
-
-
-def queues(size: int, **options: Any) -> Any:
-    """A queue, its Graph, and what eager makes of its twin."""
-    torch.manual_seed(0)
-    twin = Queue(size)
-    torch.manual_seed(0)
-    model = Queue(size, **options)
-    optimizer, other = adam(model), adam(twin)
-    graph = Function(lambda x: backwards(model, x), optimizer, model=model)
+def trained(model: nn.Module, optimizer: Any = None, number: int = 18) -> Play:
+    optimizer = optimizer or adam(model)
 
     def step(x):
-        loss = backwards(twin, x)
-        other.step()
-        other.zero_grad()
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
         return loss
 
-    return model, graph, trained(twin, step)
-
-
-def test_a_pointer_that_python_reads_is_told_at_the_third_capture():
-    model, graph, expected = queues(60)
-    with pytest.warns(errors.GraphWarning) as told:
-        assert same(trained(model, graph), expected)
-    assert [one.category for one in told] == [errors.MovingValue, EagerWarning]
-    text = str(told[0].message)
-    assert "model.ptr moves" in text
-    assert "# HERE" in text
-    assert "index_copy_" in text
-
-
-def test_a_short_queue_has_a_program_for_each_place():
-    model, graph, expected = queues(15)
-    with pytest.warns(errors.MovingValue), counters.expect(captures=3):
-        assert same(trained(model, graph), expected)
-
-
-def test_what_is_told_to_be_written_is_eagers_in_one_program():
-    model, graph, expected = queues(60, in_place=True)
-    with counters.expect(captures=1, replays=16):
-        assert same(trained(model, graph), expected)
+    return Play(step, [model, optimizer], calls=singles(number))
 
 
 class Counts(nn.Linear):
@@ -108,44 +67,70 @@ class Counts(nn.Linear):
         return super().forward(x) / self.calls
 
 
-def counted(**options: Any) -> tuple[nn.Module, tg.Graph]:
-    torch.manual_seed(0)
-    model = Counts(**options)
-    return model, Eval(model)
+def counted(model: nn.Module) -> Play:
+    return Play(lambda x: model(x), [model, lambda: model.calls], calls=singles(8))
 
 
-def test_a_counter_is_served_in_python_as_in_a_buffer():
-    (twin, _), (_, graph), (_, other) = counted(), counted(), counted(buffer=True)
-    batches = data(8)
-    expected = [twin(x).detach() for x in batches]
-    with counters.expect(captures=1, replays=5):
-        assert same([graph(x) for x in batches], expected)
-    with counters.expect(captures=1, replays=6):
-        assert same([other(x) for x in batches], expected)
+class Decays(torch.optim.Optimizer):
+    """Its number of steps lies in a group."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1, "step": 0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        group = self.param_groups[0]
+        group["step"] += 1
+        for parameter in group["params"]:
+            parameter.add_(parameter.grad, alpha=-group["lr"] / group["step"])
 
 
-def test_a_step_in_a_param_group_is_one_program():
-    class Decays(torch.optim.Optimizer):
-        def __init__(self, parameters):
-            super().__init__(parameters, {"lr": 0.1, "step": 0})
-
-        @torch.no_grad()
-        def step(self, closure=None):
-            group = self.param_groups[0]
-            group["step"] += 1
-            for parameter in group["params"]:
-                parameter.add_(parameter.grad, alpha=-group["lr"] / group["step"])
-
+def decaying() -> Play:
     model = nn.Linear(4, 1)
-    optimizer = Decays(model.parameters())
-    graph = Function(lambda x: loss_of(model, x).backward(), optimizer, model=model)
-    with counters.expect(captures=1, replays=6):
-        for x in data(8):
-            graph(x)
-    assert optimizer.param_groups[0]["step"] == 8
+    return trained(model, Decays(model.parameters()), 8)
+
+
+case.rows({"a_short_queue": lambda: trained(Queue(15))}, form="graph", recorded=3, least=9)
+case.rows(
+    {"a_queue_told_to_be_written": lambda: trained(Queue(60, in_place=True))},
+    form="graph",
+    recorded=1,
+    served=16,
+)
+case.rows({"a_counter": lambda: counted(Counts())}, form="graph", recorded=1, served=5)
+case.rows(
+    {
+        "a_counter_in_a_buffer": lambda: counted(Counts(buffer=True)),
+        "a_step_in_a_param_group": decaying,
+    },
+    form="graph",
+    recorded=1,
+    served=6,
+)
+
+
+@pytest.mark.parametrize("case", case)
+def test_moving_numbers(case):
+    case.check()
+
+
+def test_a_pointer_that_python_reads_is_told_at_the_third_capture():
+    model = Queue(60)
+    graph = Eval(model)
+    with torch.no_grad(), pytest.warns(errors.GraphWarning) as told:
+        list(map(graph, data(14)))
+    assert [one.category for one in told] == [errors.MovingValue, EagerWarning]
+    text = str(told[0].message)
+    assert "model.ptr moves" in text
+    assert "# HERE" in text
+    assert "index_copy_" in text
 
 
 # --- closures -------------------------------------------------------------------------------------
+
+
+def loss_of(model, x):
+    return model(x).square().mean()
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -162,6 +147,13 @@ def test_lbfgs_runs_whenever_the_fallback_is_set(early):
     assert loss_of(model, *data()) < before
 
 
+def backwards(model, x):
+    loss = loss_of(model, x)
+    loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
 def test_lbfgs_with_accumulation_and_clipping():
     mine, other = nn.Linear(4, 2), nn.Linear(4, 2)
     other.load_state_dict(mine.state_dict())
@@ -180,15 +172,13 @@ def test_lbfgs_with_accumulation_and_clipping():
         seen.append(torch.stack(losses).detach())
         return (losses[0] + losses[1]) / 2
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EagerWarning)
-        for x in data(4, rows=6):
-            got = graph(x)
-            seen: list[torch.Tensor] = []
-            optimizers[1].step(lambda x=x, seen=seen: closure(x, seen))
-            assert len(seen) > 1
-            assert torch.equal(got, seen[0])
-            assert same(mine.state_dict(), other.state_dict())
+    for x in data(4, rows=6):
+        got = graph(x)
+        seen: list[torch.Tensor] = []
+        optimizers[1].step(lambda x=x, seen=seen: closure(x, seen))
+        assert len(seen) > 1
+        assert torch.equal(got, seen[0])
+        assert same(mine.state_dict(), other.state_dict())
 
 
 def test_lbfgs_beside_another_optimizer_is_refused_in_any_case():

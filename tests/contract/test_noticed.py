@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.contract.models import Eval, beside_eager, data, eager, same, snapshot, twins
+from tests.contract.models import Eval, beside_eager, data, eager, in_turn, same, snapshot, twins
 from tests.support import thinned
 from torchgraph.errors import EagerWarning
 
@@ -193,15 +193,20 @@ def compare(make, change=None, around=None, turns=TURNS):
     return done.recorded, done.replayed
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_change_between_calls_is_noticed_and_so_is_its_end(name):
-    _, replayed = compare(Net, CHANGES[name])
-    assert replayed >= 6  # before, with it, and after it the first program once more
+GROUPS = [list(CHANGES)[first : first + 6] for first in range(0, len(CHANGES), 6)]
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
+def test_changes_between_calls_are_noticed_and_so_are_their_ends(names):
+    before = in_turn([CHANGES[name] for name in names])
+    number = 4 + 6 * len(names)
+    done = beside_eager(make=Net, batches=data(number), before=before)
+    # One with each change, and three with the first program after each.
+    assert done.replayed >= 2 + 4 * len(names)
 
 
 @pytest.mark.parametrize(
-    "name",
-    thinned(CHANGES, keep=["a method", "__getattr__", "forward of one", "post hook", "step"]),
+    "name", thinned(CHANGES, keep=["a method", "__getattr__", "forward of one", "step"])
 )
 def test_a_change_between_the_recorded_calls(name):
     compare(Net, CHANGES[name], turns=(0, 1, 1, 0, 1, 1, 0, 0, 0))
@@ -237,12 +242,10 @@ def hinted(batches, hints):
         yield batch
 
 
-@pytest.mark.parametrize("buckets", [False, True])
-def test_attributes_of_inputs_are_noticed(buckets):
+def test_attributes_of_inputs_are_noticed_with_buckets():
     model = Hinted()
     graph = Eval(model)
-    if buckets:
-        graph.config.set_shape_buckets(0, [8])
+    graph.config.set_shape_buckets(0, [8])
     hints = [None, None, None, 2.0, 2.0, 2.0, 3.0, 2.0, None, 3.0]
     with torch.no_grad():
         for batch in hinted(data(len(hints)), hints):

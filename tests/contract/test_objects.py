@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from tests.contract.models import Function, data, made
 from tests.contract.test_inputs import Logits, Pair
@@ -248,15 +247,6 @@ def test_an_attribute_that_is_no_tensor_decides_which_program_serves(name):
             assert torch.equal(got.signbit(), expected.signbit())
 
 
-def test_a_batch_object_that_is_filled_anew_between_calls():
-    """By identity it is the same argument: what counts is what it holds."""
-    batch = Plain(torch.zeros(3))
-    graph = Function(lambda o: o.scaled())
-    for number, x in enumerate(batches(8)):
-        batch.x, batch.scale = x, 2.0 + number // 4
-        assert torch.equal(graph(batch), x * batch.scale)
-
-
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")  # weak references move
 def test_a_registered_class_goes_by_its_registration():
     values: Any = weakref.WeakKeyDictionary()
@@ -337,12 +327,3 @@ def test_large_arrays_and_keys_that_are_tensors_are_refused():
         graph(numpy.array([object()]))
     with pytest.raises(UnsupportedInput, match=r"args\[0\].* has a tensor as a key"):
         graph([{torch.ones(1): 1}])
-
-
-def test_modules_and_functions_as_arguments_are_the_same_or_others():
-    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
-    graph = Function(lambda m, f, x: f(m(x)), first=first, second=second)
-    for x in batches():
-        for model in (first, second):
-            for function in (torch.relu, torch.sigmoid, torch.Tensor.neg):
-                assert torch.equal(graph(model, function, x), function(model(x)).detach())

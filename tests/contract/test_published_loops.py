@@ -1,22 +1,28 @@
-"""Loops in the manner of PyTorch's examples and of nanoGPT, with ``tg.step`` as the one change.
+"""Loops in the manner of PyTorch's examples, of nanoGPT and of learning by rewards.
 
-Bitwise on `aten`; thirty steps within rounding where `auto` has gone over to Inductor.
+``tg.step`` is the one change. Bitwise on `aten`; thirty steps within rounding where `auto` has
+gone over to Inductor.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_
 
+from tests.contract import learners
 from tests.contract.loops import Batch, Loop, Make, assert_as_eager, mlp
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, net, pairs, singles
 from tests.parity.test_compiled import InThisProcess
+from tests.support import replays
 from torchgraph.lower.inductor import job
 from torchgraph.replay import switch
 
@@ -53,7 +59,7 @@ def nano_gpt() -> Loop:
             loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) / 2
             scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
@@ -86,7 +92,7 @@ def word_language_model() -> Loop:
         found, hidden = model(x, hidden)
         loss = functional.cross_entropy(found, y)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        clip_grad_norm_(model.parameters(), 0.25)
         for parameter in model.parameters():
             parameter.data.add_(parameter.grad, alpha=-rate)
         return loss
@@ -98,17 +104,23 @@ def words(*size: int) -> torch.Tensor:
     return torch.randint(11, size)
 
 
-LOOPS: dict[str, tuple[Make, Callable[[], Batch]]] = {
-    "nanogpt": (nano_gpt, lambda: (words(2, 3, 5), words(2, 3, 5))),
-    "words": (word_language_model, lambda: (words(4, 3), words(12))),
+# The loop, the batch of a call, how many calls are recorded, and programs.
+LOOPS: dict[str, tuple[Make, Callable[[int], Batch], int, int]] = {
+    "nanogpt": (nano_gpt, lambda number: (words(2, 3, 5), words(2, 3, 5)), 2, 1),
+    "words": (word_language_model, lambda number: (words(4, 3), words(12)), 2, 1),
+    "td3": (learners.td3, learners.td3_batch, 5, 2),
+    "sac": (learners.sac, learners.sac_batch, 2, 1),
+    "ppo": (learners.ppo, learners.ppo_batch, 2, 1),
 }
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_steps_are_eagers(name):
-    make, batch = LOOPS[name]
+    make, batch, recorded, programs = LOOPS[name]
 
-    assert_as_eager(make, lambda: [batch() for _ in range(11)], replayed=9)
+    graph = assert_as_eager(make, lambda: [batch(n) for n in range(9)], 9 - recorded)
+
+    assert len(replays(graph)) == programs
 
 
 @pytest.mark.slow
@@ -117,30 +129,20 @@ def test_the_steps_are_eagers(name):
 @pytest.mark.filterwarnings("ignore:`torch.jit")  # Inductor's own
 @pytest.mark.parametrize("name", LOOPS)
 def test_thirty_steps_of_which_most_are_compiled(name, monkeypatch, tmp_path):
-    make, batch = LOOPS[name]
-
-    in_this_process(monkeypatch, tmp_path)
-    assert_mostly_compiled(make, lambda: [batch() for _ in range(30)], replayed=28)
-
-
-def in_this_process(monkeypatch: Any, tmp_path: Any) -> None:
-    """Let Inductor compile here, into a folder of its own, quickly."""
+    """Eager's numbers, but for rounding, with ``backend="auto"`` that switches early."""
     monkeypatch.setattr(switch, "Compilation", InThisProcess)
     monkeypatch.setattr(InThisProcess, "root", tmp_path, raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
+    make, batch, recorded, _ = LOOPS[name]
 
-
-def assert_mostly_compiled(
-    make: Make, batches: Callable[[], Sequence[Batch]], replayed: int
-) -> None:
-    """Eager's numbers, but for rounding, with ``backend="auto"`` that switches early."""
     graph = assert_as_eager(
         make,
-        batches,
-        replayed,
+        lambda: [batch(number) for number in range(30)],
+        30 - recorded,
         compare=close,
         configure=lambda graph: graph.config.set_backend("auto", switch_at=8),
     )
+
     assert graph.report().backend == "inductor"
 
 
@@ -148,6 +150,9 @@ def close(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor) and left.is_floating_point():
         return torch.allclose(left, right, rtol=1e-3, atol=1e-4, equal_nan=True)
     return left.equal(right) if isinstance(left, torch.Tensor) else bool(left == right)
+
+
+case = Table()
 
 
 @functools.wraps(math.sqrt)
@@ -158,19 +163,74 @@ def root(x):
 Tensor = torch.FloatTensor  # as GANs name it; its methods are wrapped around C's
 
 
-def test_wrappers_around_functions_of_c() -> None:
-    def make() -> Loop:
-        model = mlp()
-        optimizer = torch.optim.Adam(model.parameters())
+@case(served=6)
+def wrappers_around_functions_of_c():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
 
-        def step(x):
-            optimizer.zero_grad()
-            found = model(x)
-            loss = functional.mse_loss(found, Tensor(*found.shape).fill_(1.0)) * root(2.0)
-            loss.backward()
-            optimizer.step()
-            return loss
+    def step(x):
+        optimizer.zero_grad()
+        found = model(x)
+        loss = functional.mse_loss(found, Tensor(*found.shape).fill_(1.0)) * root(2.0)
+        loss.backward()
+        optimizer.step()
+        return loss
 
-        return Loop(step, [model, optimizer])
+    return Play(step, [model, optimizer], calls=singles(8))
 
-    assert_as_eager(make, lambda: [(torch.randn(5, 4),) for _ in range(8)], replayed=6)
+
+@case(served=6, says=None)
+def gradient_penalty_and_a_generator_every_third_step():
+    generator, critic = mlp(3, 4), mlp(4, 1)
+    generates = torch.optim.Adam(generator.parameters(), 1e-3)
+    judges = torch.optim.Adam(critic.parameters(), 1e-3)
+
+    def step(real, noise, generate):
+        judges.zero_grad()
+        fake = generator(noise)
+        mix = torch.rand(real.size(0), 1)
+        between = (mix * real + (1 - mix) * fake.detach()).requires_grad_(True)
+        (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+        penalty = (slope.norm(2, dim=1) - 1).square().mean()
+        loss = critic(fake.detach()).mean() - critic(real).mean() + 10 * penalty
+        loss.backward()
+        judges.step()
+        if generate:
+            generates.zero_grad()
+            (-critic(generator(noise)).mean()).backward()
+            generates.step()
+        return loss
+
+    calls = [(torch.randn(5, 4), torch.randn(5, 3), n % 3 == 2) for n in range(12)]
+    return Play(step, [generator, critic, generates, judges], calls=calls)
+
+
+def scaled(enabled: bool) -> Play:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3, enabled=enabled)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = functional.mse_loss(model(x), y.to(torch.bfloat16))
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    calls = pairs(10)
+    calls[6][0].mul_(1e38 if enabled else 1.0)
+    return Play(step, [model, optimizer, scaler], calls=calls)
+
+
+# The step that is skipped, and the one with another gradient before it, are eager's.
+case(lambda: scaled(True), name="a_grad_scaler_that_skips_a_step", served=7)
+case(lambda: scaled(False), name="a_grad_scaler_that_does_nothing", served=8)
+
+
+@pytest.mark.parametrize("case", case)
+def test_other_loops(case):
+    case.check()

@@ -2,17 +2,27 @@
 
 import random
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from tests.contract.models import Function, data, made, same
+from tests.contract.models import Function, Net
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, adam, singles
 from torchgraph.errors import RandomStateTouched
 
+case = Table()
 
-def test_many_kinds_of_draws_in_order():
-    def function(x):
+
+@case(form="graph", served=7)
+def many_kinds_of_draws_in_order():
+    def step(x):
         a = torch.rand(3)
         b = torch.randn_like(x)
         torch.rand(7)  # whose value nobody uses
@@ -27,118 +37,108 @@ def test_many_kinds_of_draws_in_order():
         k = torch.rand(3)
         return a, b, c, d, e, f, g, h, i, j, k
 
-    graph = Function(function)
-    torch.manual_seed(1)
-    expected = [function(torch.ones(3)) for _ in range(5)]
-    after = torch.get_rng_state()
-    torch.manual_seed(1)
-    assert same([graph(torch.ones(3)) for _ in range(5)], expected)
-    assert torch.equal(torch.get_rng_state(), after)
+    return Play(step, calls=singles())
 
 
-def test_a_build_that_seeds_is_refused():
-    def function(x):
-        torch.manual_seed(0)
-        return torch.rand(2)
+def checkpointed(use_reentrant: bool, preserve: bool) -> Play:
+    """With dropout inside."""
+    model = Net()
+    optimizer = adam(model)
 
-    state = torch.get_rng_state()
-    with pytest.raises(RandomStateTouched):
-        Function(function)(torch.ones(1))
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("kind", ["python", "numpy"])
-def test_draws_that_a_program_cannot_repeat_are_refused(kind):
-    numpy = pytest.importorskip("numpy")
-
-    def function(x):
-        if kind == "python":
-            return x * random.random()
-        return x * float(numpy.random.rand())
-
-    python = random.getstate()
-    with pytest.raises(RandomStateTouched):
-        Function(function)(torch.ones(2))
-    assert random.getstate() == python
-
-
-@pytest.mark.parametrize("use_reentrant", [False, True])
-@pytest.mark.parametrize("preserve", [False, True])
-def test_dropout_in_a_checkpointed_region(use_reentrant, preserve):
-    model, optimizer = made()
-    twin, other = made()
-
-    def function(m, x):
-        hidden = torch.utils.checkpoint.checkpoint(
-            lambda x: m.drop(m.first(m.drop(x))),
-            x.requires_grad_(),
+    def step(x):
+        optimizer.zero_grad()
+        hidden = checkpoint(
+            lambda x: model.drop(model.first(model.drop(x))),
+            x.clone().requires_grad_(),
             use_reentrant=use_reentrant,
             preserve_rng_state=preserve,
         )
-        loss = m.drop(hidden).square().mean()
+        loss = model.drop(hidden).square().mean()
         loss.backward()
+        optimizer.step()
         return loss
 
-    graph = Function(lambda x: function(model, x.clone()), optimizer, model=model)
-    torch.manual_seed(1)
-    got = [graph(x) for x in data(3)]
-    after = torch.get_rng_state()
-    torch.manual_seed(1)
-    expected = []
-    for x in data(3):
-        expected.append(function(twin, x.clone()).detach())
-        other.step()
-        other.zero_grad()
-    assert same(got, expected)
-    assert same(model.state_dict(), twin.state_dict())
-    assert torch.equal(torch.get_rng_state(), after)
+    return Play(step, [model, optimizer], calls=singles(5))
 
 
-@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
-def test_memory_that_a_repeated_draw_fills(kind):
+case.rows(
+    {
+        f"checkpointed_{use_reentrant}_{preserve}": partial(checkpointed, use_reentrant, preserve)
+        for use_reentrant in (False, True)
+        for preserve in (False, True)
+    },
+    form="graph",
+    least=2,
+)
+
+
+def repeated(kind: type[nn.Module]) -> Play:
+    """Memory that a repeated draw fills."""
     drop, weight = kind(0.3), torch.ones(3, 4, requires_grad=True)
 
-    def function(x):
-        hidden = torch.utils.checkpoint.checkpoint(drop, x * weight, use_reentrant=False)
+    def step(x):
+        hidden = checkpoint(drop, x * weight, use_reentrant=False)
         return torch.autograd.grad(hidden.square().sum(), weight)[0]
 
-    graph = Function(function)
-    for number in range(5):
-        torch.manual_seed(number)
-        got = graph(torch.randn(3, 4))
-        torch.manual_seed(number)
-        assert torch.equal(got, function(torch.randn(3, 4)))
-    assert graph.is_compiled
+    return Play(step, [weight], calls=singles(5, 3, 4))
 
 
-def test_draws_after_a_state_that_build_got():
-    def function(x):
+case.rows(
+    {one.__name__: partial(repeated, one) for one in (nn.AlphaDropout, nn.FeatureAlphaDropout)},
+    form="graph",
+    least=3,
+)
+
+
+@case(form="graph", least=3)
+def draws_after_a_state_that_build_got():
+    def step(x):
         state = torch.get_rng_state()
         first = torch.rand(3).mul_(2)
         torch.set_rng_state(state)
-        return x * first, torch.rand(3), torch.bernoulli(torch.full((4,), 0.5))
+        return x.sum() * first, torch.rand(3), torch.bernoulli(torch.full((4,), 0.5))
 
-    graph = Function(function)
-    for seed in range(3):
-        torch.manual_seed(seed)
-        got = graph(torch.ones(3))
-        torch.manual_seed(seed)
-        assert same(got, function(torch.ones(3)))
+    return Play(step, calls=singles(5))
 
 
-def test_a_state_that_is_set_back_unseen_is_refused():
-    generator = torch.default_generator
+@pytest.mark.parametrize("case", case)
+def test_draws(case):
+    case.check()
 
-    def function(x):
-        before = generator.get_state()
-        y = torch.rand(3)
-        generator.set_state(before)
-        return x + y + torch.rand(3)
 
-    state = torch.get_rng_state()
-    with pytest.raises(RandomStateTouched):
-        Function(function)(torch.ones(3))
+def set_back(state: torch.Tensor, after: Callable[[], Any]) -> torch.Tensor:
+    before = torch.get_rng_state()
+    y = torch.rand(3)
+    torch.set_rng_state(before)
+    return y + after()
+
+
+def unseen(state: torch.Tensor) -> torch.Tensor:
+    before = torch.default_generator.get_state()
+    y = torch.rand(3)
+    torch.default_generator.set_state(before)
+    return y + torch.rand(3)
+
+
+REFUSED: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
+    "seeds": (lambda state: (torch.manual_seed(0), torch.rand(2)), "seeds torch"),
+    "of Python": (lambda state: random.random(), "draws"),
+    "of NumPy": (lambda state: np.random.rand(), "draws"),
+    "unseen": (unseen, "torch"),
+    "foreign": (lambda state: torch.set_rng_state(state), "did not get"),
+    "another draw": (lambda state: set_back(state, lambda: torch.rand(1)), "other numbers"),
+    "left behind": (lambda state: set_back(state, lambda: 0), "earlier state"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_program_cannot_repeat_is_refused(name):
+    touch, said = REFUSED[name]
+    state, python = torch.get_rng_state(), random.getstate()
+    with pytest.raises(RandomStateTouched, match=said):
+        Function(lambda x: (touch(state), x)[1])(torch.ones(3))
     assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == python
 
 
 def test_another_thread_has_the_real_states():
@@ -154,49 +154,16 @@ def test_another_thread_has_the_real_states():
         thread.join()
         return x + torch.rand(3)
 
-    torch.manual_seed(0)
     expected = torch.get_rng_state()
     Function(function)(torch.ones(3))
     assert torch.equal(found[0], expected)
 
 
-def test_states_that_a_program_cannot_have():
-    state = torch.get_rng_state()
-
-    def foreign(x):
-        torch.set_rng_state(state)
-        return x
-
-    def other_draw(x):
-        before = torch.get_rng_state()
-        y = torch.rand(3)
-        torch.set_rng_state(before)
-        return x + y + torch.rand(1)
-
-    def left_behind(x):
-        before = torch.get_rng_state()
-        y = torch.rand(3)
-        torch.set_rng_state(before)
-        return x + y
-
-    for function, said in (
-        (foreign, "did not get"),
-        (other_draw, "other numbers"),
-        (left_behind, "earlier state"),
-    ):
-        with pytest.raises(RandomStateTouched, match=said):
-            Function(function)(torch.ones(3))
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_a_build_that_raised_leaves_the_generators_alone():
     def function(x):
         torch.rand(3)
-        random_state.append(torch.get_rng_state())
         raise ValueError("mine")
 
-    random_state: list = []
-    torch.manual_seed(1)
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="mine"):
         Function(function)(torch.ones(1))

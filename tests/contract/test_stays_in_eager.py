@@ -16,7 +16,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import same, snapshot
-from torchgraph.errors import CacheThrashWarning, EagerWarning, UnsupportedOutput
+from torchgraph.errors import EagerWarning, UnsupportedOutput
 from torchgraph.live.step import Step
 from torchgraph.reasons import Reason
 from torchgraph.testing import counters
@@ -53,18 +53,6 @@ class Counting:
         }
 
 
-@pytest.fixture
-def settled():
-    """(the loop, its step that stays in eager, a twin): after 20 calls."""
-    loop, twin = Counting(), Counting()
-    step = tg.step(loop.step)
-    given = batches(20)
-    with pytest.warns(EagerWarning, match="calls"):
-        found = list(map(step, given))
-    assert same(found, [copied(twin.step(x.clone())) for x in given])
-    return loop, step, twin
-
-
 def copied(found: dict[str, Any]) -> dict[str, Any]:
     return {name: one.detach().clone() for name, one in found.items()}
 
@@ -74,53 +62,40 @@ def batches(count: int) -> list[torch.Tensor]:
     return [torch.randn(3, 4, generator=source) for _ in range(count)]
 
 
-def test_it_does_what_eager_does_and_looks_at_no_state(settled, monkeypatch):
-    loop, step, twin = settled
-    monkeypatch.setattr(Step, "scan", None)
-    for x in batches(8):
-        assert same(step(x), twin.step(x.clone()))
-        assert same(snapshot(loop.model, loop.optimizer), snapshot(twin.model, twin.optimizer))
-    assert loop.calls == twin.calls
+def test_it_runs_as_it_stands(monkeypatch):
+    loop, twin = Counting(), Counting()
+    step = tg.step(loop.step)
+    given = batches(20)
+    with pytest.warns(EagerWarning, match="calls"):
+        found = list(map(step, given))
+    assert same(found, [copied(twin.step(x.clone())) for x in given])
 
-
-def test_its_results_are_detached_and_stay_as_they_are(settled):
-    loop, step, _ = settled
     x = batches(1)[0]
-    found = step(x)
-    kept = copied(found)
-    x.zero_()
-    loop.model.total.zero_()
-    loop.model.bias.grad.zero_()
-    with torch.no_grad():
-        loop.model.weight.zero_()
-    assert same(found, kept)
-    assert found["same"] is found["loss"]
-    assert not found["weight"].requires_grad
+    with monkeypatch.context() as patched:
+        patched.setattr(Step, "scan", None)  # it looks at no state
+        for batch in batches(8):
+            assert same(step(batch), twin.step(batch.clone()))
+            assert same(snapshot(loop.model, loop.optimizer), snapshot(twin.model, twin.optimizer))
+        assert loop.calls == twin.calls
 
-
-def test_a_backward_into_its_result_is_an_error(settled):
-    _, step, _ = settled
-    again = step(batches(1)[0])["again"]
-    with pytest.raises(UnsupportedOutput):
-        again.backward()
-
-
-def test_what_it_raises_leaves_what_eager_leaves(settled):
-    loop, step, twin = settled
-    for one in (step, twin.step):
+    for one in (step, twin.step):  # what it raises leaves what eager leaves
         with pytest.raises(ValueError, match="too large"):
             one(torch.full((3, 4), 1e6))
     assert same(snapshot(loop.model, loop.optimizer), snapshot(twin.model, twin.optimizer))
-    x = batches(1)[0]
     assert same(step(x), twin.step(x.clone()))
 
-
-def test_the_report_counts_its_calls(settled):
-    _, step, _ = settled
-    before = sum(one.count for one in step._runner.recordings.fallback.eager)
-    step(batches(1)[0])
-    assert sum(one.count for one in step._runner.recordings.fallback.eager) == before + 1
+    before = sum(one.count for one in step._recordings.fallback.eager)
+    result = step(x)  # which is detached, and stays as it is
+    assert sum(one.count for one in step._recordings.fallback.eager) == before + 1
     assert "in eager" in str(step.report())
+    kept = copied(result)
+    for one in (x, loop.model.total, loop.model.bias.grad, loop.model.weight.detach()):
+        one.zero_()
+    assert same(result, kept)
+    assert result["same"] is result["loss"]
+    assert not result["weight"].requires_grad
+    with pytest.raises(UnsupportedOutput):
+        result["again"].backward()
 
 
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.CacheThrashWarning")
@@ -153,33 +128,20 @@ def test_calls_with_another_number_each_are_run_as_they_stand(monkeypatch):
     assert counters.replays > before
 
 
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.GraphWarning")
 def test_a_model_that_has_grown_is_looked_at_again():
-    def grown() -> Any:
-        torch.manual_seed(0)
-        held = SimpleNamespace(model=nn.Sequential(nn.Linear(4, 4)))
-
-        def step(x: torch.Tensor) -> torch.Tensor:
-            return held.model(x).square().mean()
-
-        return held, step
-
-    (mine, step), (its, eager) = grown(), grown()
-    graphed = tg.step(step)
+    torch.manual_seed(0)
+    mine = nn.Sequential(nn.Linear(4, 4))
+    graphed = tg.step(lambda x: mine(x).square().mean())
     graphed.config.set_fallback("eager")
-    replays = 0
+    before = counters.replays
     for number, x in enumerate(batches(140)):
-        before = counters.replays
         if 2 <= number <= 12:
-            torch.manual_seed(number)
-            layer = nn.Linear(4, 4)
-            for one in (mine, its):
-                one.model.append(layer)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", EagerWarning)
-            warnings.simplefilter("ignore", CacheThrashWarning)
-            assert torch.equal(graphed(x), eager(x))
-        replays = counters.replays - before + replays * (number > 100)
-    assert replays >= 30
+            mine.append(nn.Linear(4, 4))
+        if number == 101:
+            before = counters.replays
+        assert torch.equal(graphed(x), mine(x).square().mean())
+    assert counters.replays - before >= 30
 
 
 CALLS = ContextVar("CALLS", default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import gc
@@ -16,9 +17,15 @@ from torch.nn import functional
 
 import torchgraph as tg
 from tests import support
-from tests.contract.loops import Loop, assert_as_eager, mlp, pairs, snapshot
+from tests.contract.loops import mlp, pairs, snapshot
+from tests.hostile import plays
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, net
 from torchgraph.counters import counters
 from torchgraph.errors import InvalidOption, NotAnOptimizer
+
+case = Table()
+
 
 # --- what it is put on ----------------------------------------------------------------------------
 
@@ -34,13 +41,48 @@ def train_globals(x, y):
     return loss
 
 
-def test_a_function_that_names_globals(monkeypatch):
-    def make():
-        monkeypatch.setitem(globals(), "model", mlp())
-        monkeypatch.setitem(globals(), "optimizer", torch.optim.Adam(model.parameters()))
-        return Loop(train_globals, [model, optimizer])
+@case(served=7)
+def a_function_that_names_globals():
+    global model, optimizer
+    model = net()
+    optimizer = plays.adam(model)
+    return Play(train_globals, [model, optimizer])
 
-    assert_as_eager(make, pairs(8), replayed=6)
+
+def train(model, optimizer, x, y, scale=1.0):
+    optimizer.zero_grad()
+    loss = functional.mse_loss(model(x), y) * scale
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+@case(served=7)
+def a_partial():
+    model = net()
+    optimizer = plays.adam(model)
+    return Play(functools.partial(train, model, optimizer, scale=2.0), [model, optimizer])
+
+
+@case(served=6)
+def an_optimizer_that_no_look_finds():
+    """It lies too deep: the call that steps it is eager's, from then on it is known."""
+    model = net()
+    deep = {"a": {"b": {"c": {"d": {"e": plays.adam(model)}}}}}
+
+    def step(x, y):
+        loss = functional.mse_loss(model(x), y)
+        model.zero_grad()
+        loss.backward()
+        deep["a"]["b"]["c"]["d"]["e"].step()
+        return loss
+
+    return Play(step, [model, deep])
+
+
+@pytest.mark.parametrize("case", case)
+def test_functions(case):
+    case.check()
 
 
 def test_a_decorator_keeps_name_and_docstring():
@@ -57,22 +99,20 @@ def test_a_decorator_keeps_name_and_docstring():
 class Trainer:
     """With a step for each object."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float = 0.1) -> None:
         self.model = mlp()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate)
         self.scale = rate
 
-    def loss(self, x, y):
-        return functional.mse_loss(self.model(x), y) * self.scale
-
     def plain(self, x, y):
-        self.optimizer.zero_grad()
-        loss = self.loss(x, y)
-        loss.backward()
-        self.optimizer.step()
-        return loss
+        return train(self.model, self.optimizer, x, y, self.scale)
 
     step = tg.step(plain)
+
+    def run(self, count: int = 5) -> Trainer:
+        for batch in pairs(count)():
+            self.step(*batch)
+        return self
 
 
 def test_a_method_of_two_objects():
@@ -95,24 +135,17 @@ def test_a_method_of_two_objects():
 
 
 def test_an_object_with_a_step_is_collected():
-    trainer = Trainer(0.1)
-    for batch in pairs(5)():
-        trainer.step(*batch)
-    gone = weakref.ref(trainer.model[0].weight)
-    del trainer
+    gone = weakref.ref(Trainer().run().model[0].weight)
     gc.collect()
 
     assert gone() is None
 
 
 def test_a_copy_of_an_object_has_a_step_of_its_own():
-    trainer = Trainer(0.1)
-    for batch in pairs(5)():
-        trainer.step(*batch)
+    trainer = Trainer().run()
     other = copy.deepcopy(trainer)
     before = snapshot(trainer.model)
-    for batch in pairs(5)():
-        other.step(*batch)
+    other.run()
 
     assert other.step is not trainer.step
     assert str(snapshot(trainer.model)) == str(before)
@@ -127,11 +160,7 @@ def test_an_override_calls_the_step_of_its_base():
             self.calls += 1
             return super().step(x, y)
 
-    trainer = Loud(0.1)
-    for batch in pairs(5)():
-        trainer.step(*batch)
-
-    assert trainer.calls == 5
+    assert Loud().run().calls == 5
 
 
 def test_an_object_without_a_dict():
@@ -146,162 +175,99 @@ def test_an_object_without_a_dict():
         Slotted().step(torch.ones(1))
 
 
-def test_a_partial():
-    def make():
-        net = mlp()
-        optim = torch.optim.Adam(net.parameters())
-
-        def step(net, optim, x, y, scale=1.0):
-            loss = functional.mse_loss(net(x), y) * scale
-            optim.zero_grad()
-            loss.backward()
-            optim.step()
-            return loss
-
-        return Loop(functools.partial(step, net, optim, scale=2.0), [net, optim])
-
-    assert_as_eager(make, pairs(8), replayed=6)
+# --- what it shows and saves ----------------------------------------------------------------------
 
 
-def test_an_optimizer_that_no_look_finds():
-    # It lies too deep: the call that steps it is eager's, from then on it is known.
-    def make():
-        net = mlp()
-        deep = {"a": {"b": {"c": {"d": {"e": torch.optim.Adam(net.parameters())}}}}}
-
-        def step(x, y):
-            loss = functional.mse_loss(net(x), y)
-            net.zero_grad()
-            loss.backward()
-            deep["a"]["b"]["c"]["d"]["e"].step()
-            return loss
-
-        return Loop(step, [net, deep["a"]["b"]["c"]["d"]["e"]])
-
-    assert_as_eager(make, pairs(8), replayed=5)
-
-
-# --- what it shows --------------------------------------------------------------------------------
-
-
-def trained() -> tuple[nn.Module, torch.optim.Optimizer, Any, Any]:
+def trained() -> tuple[list[Any], Any]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     optim = torch.optim.Adam(net.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.9)
 
     @tg.step
-    def train(x, y):
-        optim.zero_grad()
-        loss = functional.mse_loss(net(x), y)
-        loss.backward()
-        optim.step()
+    def step(x, y):
+        loss = train(net, optim, x, y)
         schedule.step()
         return loss
 
-    return net, optim, schedule, train
+    return [net, optim, schedule], step
 
 
 def test_a_check_finds_nothing_and_changes_nothing():
-    net, optim, schedule, train = trained()
+    parts, step = trained()
     batches = pairs(6)()
     for batch in batches[:4]:
-        train(*batch)
-    optim.zero_grad()
-    before = snapshot([net, optim, schedule])
+        step(*batch)
+    parts[1].zero_grad()
+    before = snapshot(parts)
 
-    assert train.check(*batches[4]) is None
-    assert str(snapshot([net, optim, schedule])) == str(before)
+    assert step.check(*batches[4]) is None
+    assert str(snapshot(parts)) == str(before)
 
 
 def test_mixed_precision_as_an_option():
-    def make(amp):
+    def run(amp):
+        torch.manual_seed(0)
         net = mlp()
         optim = torch.optim.Adam(net.parameters(), lr=1e-2)
 
-        def plain(x, y):
+        def step(x, y):
             optim.zero_grad()
-            loss = functional.mse_loss(net(x), y)
-            loss.backward()
-            optim.step()
-            return loss
-
-        def cast(x, y):
-            optim.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast("cpu", torch.bfloat16) if amp else contextlib.nullcontext():
                 loss = functional.mse_loss(net(x), y)
             loss.backward()
             optim.step()
             return loss
 
-        return cast if amp else plain, net, optim
-
-    found = []
-    for amp in (True, False):
-        torch.manual_seed(0)
-        step, net, optim = make(amp)
         if not amp:
             step = tg.step(step)
             step.config.enable_amp(dtype=torch.bfloat16)
         torch.manual_seed(1)
-        for batch in pairs(8)():
-            found.append(snapshot([step(*batch), net, optim]))
+        return step, [str(snapshot([step(*batch), net, optim])) for batch in pairs(8)()]
 
-    assert [str(one) for one in found[:8]] == [str(one) for one in found[8:]]
+    step, found = run(False)
+    assert found == run(True)[1]
     assert len(support.replays(step)) == 1
 
 
-# --- what it saves --------------------------------------------------------------------------------
-
-
 def test_a_resumed_run_is_the_uninterrupted_one():
-    def after(number: int, train: Any, batches: Any) -> list[str]:
-        return [str(snapshot(train(*batch))) for batch in batches[number:]]
+    def rest() -> list[str]:
+        return [str(snapshot(step(*batch))) for batch in batches[6:]]
 
     torch.manual_seed(1)
     batches = pairs(12)()
-    net, optim, schedule, train = trained()
+    parts, step = trained()
     for batch in batches[:6]:
-        train(*batch)
+        step(*batch)
     file = io.BytesIO()
-    torch.save(train.state_dict(), file)
-    expected = after(6, train, batches)
-    kept = str(snapshot([net, optim, schedule]))
+    torch.save(step.state_dict(), file)
+    expected, kept = rest(), str(snapshot(parts))
 
-    net, optim, schedule, train = trained()
+    parts, step = trained()
     torch.rand(3)
     file.seek(0)
-    train.load_state_dict(torch.load(file, weights_only=True))
+    step.load_state_dict(torch.load(file, weights_only=True))
 
-    assert after(6, train, batches) == expected
-    assert str(snapshot([net, optim, schedule])) == kept
+    assert rest() == expected
+    assert str(snapshot(parts)) == kept
 
 
 # --- what it refuses ------------------------------------------------------------------------------
 
 
-def test_it_takes_no_optimizer():
-    _, optim, schedule, train = trained()
+def test_it_takes_no_optimizer_and_no_grad_scaler():
+    parts, step = trained()
 
     with pytest.raises(NotAnOptimizer, match=r"call optimizer.step\(\) in the function"):
-        train.add_optimizer(optim, lr_sch=schedule)
-
-
-def test_it_takes_no_grad_scaler():
-    *_, train = trained()
-
+        step.add_optimizer(parts[1], lr_sch=parts[2])
     with pytest.raises(InvalidOption, match=r"scaler.step\(optimizer\)"):
-        train.set_grad_scaler(torch.amp.GradScaler("cpu"))
+        step.set_grad_scaler(torch.amp.GradScaler("cpu"))
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [nn.Linear(2, 2), 3, "step", nn.Linear, mlp],
-    ids=["module", "number", "text", "class", "no step"],
+    "wrong", [nn.Linear(2, 2), 3, "step", nn.Linear], ids=["module", "number", "text", "class"]
 )
 def test_it_takes_functions(wrong):
-    if wrong is mlp:
-        assert tg.step(wrong)
-        return
+    assert tg.step(mlp)
     with pytest.raises(InvalidOption, match="takes a function"):
         tg.step(wrong)

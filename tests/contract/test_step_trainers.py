@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import collections
-from functools import partial
+import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
+from torch.nn.functional import mse_loss
 
 import torchgraph as tg
-from tests.contract.loops import assert_as_eager, mlp, pairs, supervised
-from tests.contract.models import same
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, net, singles, trains
+
+case = Table()
 
 
-class Plain(torch.optim.Optimizer):
-    """Gradient descent by hand, as LARS, Muon or AdaBound read their groups."""
-
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    scale = max(1, parameter.size(0) / parameter.size(-1)) ** 0.5
-                    parameter.add_(parameter.grad, alpha=-group["lr"] * scale)
+# --- optimizers of their own ----------------------------------------------------------------------
 
 
 class Lookahead(torch.optim.Optimizer):
@@ -41,6 +32,9 @@ class Lookahead(torch.optim.Optimizer):
         self.state = collections.defaultdict(dict)
         for group in self.param_groups:
             group["counter"] = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Any = None) -> Any:
         loss = self.optimizer.step(closure)
@@ -54,142 +48,176 @@ class Lookahead(torch.optim.Optimizer):
         return loss
 
 
-def test_an_optimizer_of_ones_own():
-    def slower(_, optimizer):
-        optimizer.param_groups[0]["lr"] = 0.05
-
-    make = partial(supervised, partial(Plain, lr=0.1), between={5: slower})
-    assert_as_eager(make, pairs(10), replayed=8)
+@case(says=None)
+def an_optimizer_around_another_one():
+    model = net()
+    return trains(model, optimizer=Lookahead(torch.optim.Adam(model.parameters())))
 
 
-@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
-def test_an_optimizer_around_another_one():
-    def run(graphed):
-        torch.manual_seed(0)
-        model = mlp()
-        optimizer = Lookahead(torch.optim.Adam(model.parameters()))
-
-        def step(x, y):
-            optimizer.optimizer.zero_grad()
-            loss = functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        step = tg.step(step) if graphed else step
-        torch.manual_seed(1)
-        return [step(*batch) for batch in pairs(8)()], dict(model.state_dict())
-
-    assert same(run(True), run(False))
+# --- batches in attributes ------------------------------------------------------------------------
 
 
-class Translates:
-    """``set_input`` and ``optimize_parameters`` apart, as of pix2pix."""
+def translates(
+    give: Callable[[int], tuple[torch.Tensor, torch.Tensor]], number: int, outputs: int = 2
+) -> Play:
+    """``set_input`` and ``optimize_parameters`` apart, as of pix2pix; a weight moves, too."""
+    model, held = nn.Linear(3, outputs), SimpleNamespace(weight=[torch.ones(outputs)])
+    optimizer = torch.optim.Adam(model.parameters())
 
-    def __init__(self) -> None:
-        self.net = nn.Linear(3, 2)
-        self.optimizer = torch.optim.Adam(self.net.parameters())
-        self.weight = [torch.ones(2)]
+    def step():
+        held.made = model(held.a)
+        optimizer.zero_grad()
+        held.loss = mse_loss(held.made, held.b * held.weight[0])
+        held.loss.backward()
+        optimizer.step()
 
-    def set_input(self, a: torch.Tensor, b: torch.Tensor) -> None:
-        self.a, self.b = a, b
+    def put(call: int) -> None:
+        held.a, held.b = give(call)
+        if call % 3 == 0:
+            held.weight[0] = held.weight[0] * 0.9
 
-    def optimize_parameters(self) -> None:
-        self.made = self.net(self.a)
-        self.optimizer.zero_grad()
-        self.loss = functional.mse_loss(self.made, self.b * self.weight[0])
-        self.loss.backward()
-        self.optimizer.step()
-
-
-@pytest.mark.parametrize("odd", ["another size", "other strides", "a leaf"])
-def test_batches_in_attributes(odd):
-    def run(graphed):
-        torch.manual_seed(0)
-        trainer = Translates()
-        step = tg.step(trainer.optimize_parameters) if graphed else trainer.optimize_parameters
-        found = []
-        for number in range(20):
-            size = 2 if odd == "another size" and number == 13 else 4
-            a, b = torch.randn(size, 3), torch.randn(size, 2)
-            if number == 13 and odd == "other strides":
-                a = a.t().contiguous().t()
-            elif number == 13 and odd == "a leaf":
-                b.requires_grad_()
-            if number % 3 == 0:
-                trainer.weight[0] = trainer.weight[0] * 0.9
-            trainer.set_input(a, b)
-            step()
-            found.append((trainer.loss.detach(), trainer.made.detach()))
-        if graphed:
-            assert step.report().calls.programs >= 12
-        return found, dict(trainer.net.state_dict())
-
-    assert same(run(True), run(False))
+    before = {call: lambda call=call: put(call) for call in range(number)}
+    watched = [model, optimizer, lambda: [held.loss.detach(), held.made.detach()]]
+    held.loss = held.made = torch.zeros(())
+    return Play(step, watched, before, [()] * number)
 
 
-@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
-@pytest.mark.parametrize("apart", [2, 3, 7])
-def test_two_names_of_one_batch_that_part(apart):
-    """As of an autoencoder, whose target is its input until noise comes in."""
+def odd(how: str) -> Play:
+    """One batch is not as the others."""
 
-    def run(graphed):
-        torch.manual_seed(0)
-        trainer = Translates()
-        trainer.net = nn.Linear(3, 3)
-        trainer.weight = [torch.ones(3)]
-        trainer.optimizer = torch.optim.Adam(trainer.net.parameters())
-        step = tg.step(trainer.optimize_parameters) if graphed else trainer.optimize_parameters
-        losses = []
-        for number in range(11):
-            a = torch.randn(4, 3)
-            trainer.set_input(a + 0.1 if number >= apart else a, a)
-            step()
-            losses.append(trainer.loss.detach())
-        return losses, dict(trainer.net.state_dict())
+    def give(call):
+        size = 2 if how == "size" and call == 13 else 4
+        a, b = torch.randn(size, 3), torch.randn(size, 2)
+        if call == 13 and how == "strides":
+            a = a.t().contiguous().t()
+        return a, b.requires_grad_(call == 13 and how == "leaf")
 
-    assert same(run(True), run(False))
+    return translates(give, 20)
 
 
-@pytest.mark.parametrize("who", ["a", "b"])
-def test_two_places_of_one_tensor_that_part(who):
-    def run(graphed):
-        held = SimpleNamespace(a=torch.zeros(3))
-        held.b = held.a
-
-        def step(x):
-            out = held.a * 2 + held.b * 3 + x
-            held.a = held.b = out * 0.1
-            return out
-
-        step = tg.step(step) if graphed else step
-        results = []
-        for number in range(12):
-            if number in (6, 9):
-                setattr(held, who, torch.full((3,), 7.0))
-            results.append(step(torch.ones(3)))
-        return results
-
-    assert same(run(True), run(False))
+case.rows({f"another_{how}": lambda how=how: odd(how) for how in ("size", "strides")}, least=12)
+case(lambda: odd("leaf"), name="a_leaf", least=12)
 
 
-def test_an_argument_that_was_the_last_one_too():
-    """A buffer of the caller's, which the step keeps, is another tensor later."""
+def autoencodes(apart: int) -> Play:
+    """Two names of one batch, until noise comes in."""
 
-    def run(graphed):
-        held, buffer = {"last": torch.zeros(3)}, torch.ones(3)
+    def give(call):
+        a = torch.randn(4, 3)
+        return a + 0.1 if call >= apart else a, a
 
-        def step(x):
-            out = x * 2 - held["last"]
-            held["last"] = x
-            return out
+    return translates(give, 11, outputs=3)
 
-        step = tg.step(step) if graphed else step
-        results = []
-        for number in range(14):
-            buffer.add_(number < 5)
-            given = buffer if number < 5 or number == 10 else torch.full((3,), float(number))
-            results.append(step(given))
-        return results
 
-    assert same(run(True), run(False))
+case.rows({f"apart_from_call_{n}": lambda n=n: autoencodes(n) for n in (2, 3, 7)}, says=None)
+
+
+# --- parameters that are frozen and thawed in turn ------------------------------------------------
+
+
+def by_loop(model: nn.Module, flag: bool) -> None:
+    for parameter in model.parameters():
+        parameter.requires_grad = flag
+
+
+def gan(switch: Callable[[nn.Module, bool], Any], wrap: Callable[[Any], Any]) -> Any:
+    """The steps of a critic and of a generator, and what they train."""
+    torch.manual_seed(0)
+    made, judge = nn.Linear(3, 4), nn.Linear(4, 1)
+    makes, judges = (torch.optim.Adam(model.parameters()) for model in (made, judge))
+
+    def critic():
+        switch(judge, True)
+        judges.zero_grad()
+        loss = judge(made(torch.randn(4, 3)).detach()).mean() - judge(torch.randn(4, 4)).mean()
+        loss.backward()
+        judges.step()
+        return loss
+
+    def generator():
+        switch(judge, False)
+        makes.zero_grad()
+        loss = -judge(made(torch.randn(4, 3))).mean()
+        loss.backward()
+        makes.step()
+        return loss
+
+    return wrap(critic), wrap(generator), [*made.parameters(), *judge.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("switch", "turns"),
+    [(by_loop, "cg"), (nn.Module.requires_grad_, "gcc"), (by_loop, "cccccg")],
+)
+def test_steps_that_freeze_in_turn_become_programs(switch, turns):
+    def run(wrap):
+        critic, generator, parameters = gan(switch, wrap)
+        seen: list[Any] = []
+        for turn in turns * 12:
+            loss = critic() if turn == "c" else generator()
+            grads = [None if one.grad is None else one.grad.tolist() for one in parameters]
+            seen.append((loss.item(), [one.requires_grad for one in parameters], grads))
+        return critic, generator, [*seen, *(one.tolist() for one in parameters)]
+
+    critic, generator, found = run(tg.step)
+    assert found == run(lambda function: function)[-1]
+    for step in (critic, generator):
+        calls = step.report().calls
+        assert not calls.eager
+        assert calls.recorded <= 7
+
+
+@case(says=None)
+def a_list_of_parameters_is_frozen_in_turn():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trained = list(model.parameters())
+
+    def step(x):
+        for parameter in trained:
+            parameter.requires_grad_(not parameter.requires_grad or parameter.ndim == 2)
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    flags = [lambda: [one.requires_grad for one in trained]]
+    return Play(step, [model, optimizer, *flags], calls=singles(12))
+
+
+@case(says="requires_grad was")
+def parameters_that_train_by_chance_are_named_once():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
+    optimizer, chance = torch.optim.SGD(model.parameters(), lr=0.1), random.Random(0)
+
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    def flip():
+        for layer in list(model)[1:]:
+            layer.requires_grad_(chance.random() < 0.5)
+
+    return Play(step, [model, optimizer], dict.fromkeys(range(30), flip), singles(30))
+
+
+@case(says=r"\(at ")
+def a_step_that_is_recorded_again_and_again_is_not_silent():
+    """Its programs serve a call or two each: more than nothing, and less than they cost."""
+    model, scales = nn.Linear(4, 3), tuple(range(40))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, bounds):
+        optimizer.zero_grad()
+        loss = model(x).sum() * scales[int(bounds[0])]
+        loss.backward()
+        optimizer.step()
+
+    calls = [(x, torch.tensor([number // 4])) for number, (x,) in enumerate(singles(80))]
+    return Play(step, [model, optimizer], calls=calls)
+
+
+@pytest.mark.parametrize("case", case)
+def test_trainers(case):
+    step = case.check()
+    assert step.report().calls.recorded <= 20

@@ -85,7 +85,7 @@ def shown(value: Any) -> Any:
     return key_of(value, tensors, {}), [tensor.tolist() for tensor in tensors]
 
 
-@settings(SLOW, max_examples=15)
+@settings(SLOW, max_examples=8)
 @drawn(STRUCTURES)
 def test_any_structure_goes_in_and_comes_out(structure):
     graph = Function(lambda value, x: ([value], x + 1))

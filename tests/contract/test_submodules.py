@@ -1,13 +1,17 @@
 """Submodules and ops that are not plain: compiled, custom, under vmap, lazy, of inference mode."""
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from tests.contract.models import Eval, Function, Net, adam, beside_eager, data, same
+from tests.contract.models import Function, Net, adam, data, same
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, singles
 from torchgraph.errors import EagerWarning
 from torchgraph.testing import counters
 
@@ -21,6 +25,7 @@ LIBRARY.impl("positive", lambda x: x[x > 0], "CPU")
 LIBRARY.define("double_(Tensor(a!) x) -> Tensor(a!)")
 LIBRARY.impl("double_", lambda x: x.mul_(2), "CPU")
 ours = torch.ops.torchgraph_submodules
+case = Table()
 
 
 @torch.library.custom_op("torchgraph_submodules::triple", mutates_args=())
@@ -46,25 +51,190 @@ class Scaled(torch.autograd.Function):
         return ours.scaled(gradient, 2.5)
 
 
-def compare(build, make=Net, plain=None):
-    """Eager beside a Graph, bitwise; how many calls a program served."""
+def trained(
+    build: Callable[[Any, torch.Tensor], torch.Tensor], make: Callable[[], nn.Module] = Net
+) -> Play:
+    model = make()
+    optimizer = adam(model)
 
-    def trained(result_of):
-        def step(model, batch):
-            loss = result_of(model, batch).square().mean()
+    def step(x):
+        optimizer.zero_grad()
+        loss = build(model, x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Play(step, [model, optimizer], calls=singles(7))
+
+
+# --- custom ops -----------------------------------------------------------------------------------
+
+
+def two_parts(model, batch):
+    hidden = model(batch)
+    whole, (double, row) = ours.parts(hidden.detach())
+    return hidden * whole + double + row
+
+
+def written(model, batch):
+    hidden = model(batch)
+    return hidden * ours.double_(hidden.detach().clone())
+
+
+def by_data(model, batch):
+    return model(batch) * ours.positive(model.first(batch).detach().abs()).sum()
+
+
+case.rows(
+    {
+        "custom_op": lambda: trained(lambda model, batch: triple(model(batch))),
+        "of_a_library": lambda: trained(lambda model, batch: Scaled.apply(model(batch))),
+        "several_results": lambda: trained(two_parts),
+        "sizes_from_data": lambda: trained(by_data),
+    },
+    form="graph",
+    served=5,
+)
+case(
+    lambda: trained(written),
+    name="one_that_writes",
+    form="graph",
+    served=0,
+    says="no program can be made of it",
+)
+case(
+    lambda: trained(lambda model, batch: noisy(model(batch).detach()) * model(batch)),
+    name="one_that_draws",
+    form="graph",
+    served=0,
+    says="does not say so",
+)
+
+
+# --- vmap -----------------------------------------------------------------------------------------
+
+
+class Ensemble(nn.Module):
+    """Parameters of several models, stacked."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 2, 4))
+        self.bias = nn.Parameter(torch.randn(3, 2))
+        self.one = [nn.Linear(4, 2, device="meta")]
+
+    def forward(self, x):
+        def run(weight, bias, x):
+            return functional_call(self.one[0], {"weight": weight, "bias": bias}, (x,))
+
+        return vmap(run, (0, 0, None))(self.weight, self.bias, x)
+
+
+def three() -> nn.Module:
+    return nn.ModuleList([nn.Linear(4, 2, bias=False) for _ in range(3)])
+
+
+def stacked(models, batch):
+    weights = torch.stack([model.weight for model in models])
+    return vmap(lambda weight: batch @ weight.T)(weights)
+
+
+case.rows(
+    {
+        "ensembles": lambda: trained(lambda model, batch: model(batch), Ensemble),
+        "modules_stacked_in_the_step": lambda: trained(stacked, three),
+    },
+    form="graph",
+    served=5,
+)
+
+
+# --- generators, inference ------------------------------------------------------------------------
+
+
+def drawn(draw: Callable[[], torch.Tensor]) -> Play:
+    return trained(lambda model, batch: model(batch) * draw())
+
+
+def forked_and_seeded():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        noise = torch.rand(5, 2)
+    return noise * torch.rand(5, 2)
+
+
+case(
+    lambda: drawn(lambda: torch.empty(5, 2).normal_(generator=torch.default_generator)),
+    name="filled_by_the_default_generator",
+    form="graph",
+    served=5,
+)
+case(
+    lambda: drawn(forked_and_seeded),
+    name="forked_and_seeded",
+    form="graph",
+    served=0,
+    says="fork_rng",
+)
+case(
+    lambda: drawn(lambda: torch.rand(5, 2, generator=torch.Generator().manual_seed(5))),
+    name="a_generator_made_in_build",
+    form="graph",
+    served=0,
+    says="Generator of its own",
+)
+
+
+class Steady(nn.Linear):
+    """With a buffer that was made in inference mode."""
+
+    def __init__(self):
+        super().__init__(4, 2)
+        with torch.inference_mode():
+            self.register_buffer("shift", torch.ones(2) * 2)
+
+    def forward(self, x):
+        return super().forward(x) + self.shift
+
+
+@case(form="graph", least=3)
+def inference_tensors_as_buffers_and_as_arguments():
+    model, numbers = Steady(), iter(range(9))
+
+    def around(call):
+        with torch.inference_mode(next(numbers) < 5), torch.no_grad():
+            return call()
+
+    with torch.inference_mode():
+        calls = singles(9)
+    return Play(lambda x: model(x), [model], calls=calls, around=around)
+
+
+@pytest.mark.filterwarnings("ignore:Linear is called in build")
+@pytest.mark.parametrize("case", case)
+def test_submodules(case):
+    case.check()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_anomaly_mode_in_build():
+    def build(batch):
+        with torch.autograd.detect_anomaly():
+            loss = model(batch).square().mean()
             loss.backward()
-            return loss
+        return loss
 
-        return step
-
-    done = beside_eager(
-        trained(build),
-        make,
-        batches=data(7),
-        plain=None if plain is None else trained(plain),
-        fallback="eager",
-    )
-    return done.replayed
+    model = nn.Linear(4, 2)
+    graph = Function(build, adam(model), model=model)
+    graph.config.set_fallback("eager")
+    with pytest.warns(EagerWarning, match="anomaly detection"):
+        list(map(graph, data(4)))
+    nan = data()[0] * float("nan")
+    with (
+        pytest.raises(RuntimeError, match="nan"),
+        pytest.warns(UserWarning, match="Error detected"),
+    ):
+        graph(nan)
 
 
 # --- torch.compile --------------------------------------------------------------------------------
@@ -79,49 +249,45 @@ def in_place(model):
     return model
 
 
+def double(x):
+    return torch.sin(x) * 2
+
+
 COMPILED = {
     "a module": lambda model: torch.compile(model, backend=never),
     "in place": in_place,
     "a part": lambda model: nn.Sequential(torch.compile(model, backend=never), nn.Linear(2, 2)),
 }
+PLAIN = {"a part": lambda model: nn.Sequential(model, nn.Linear(2, 2))}
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_modules_run_uncompiled(name):
-    torch.manual_seed(0)
-    model = COMPILED[name](Net())
-    torch.manual_seed(0)
-    twin = Net()
-    if name == "a part":
-        twin = nn.Sequential(twin, nn.Linear(2, 2))
-    graphs = []
-    for one in (model, twin):
-        optimizer = adam(one)
-        torch.manual_seed(1)
+    graphs, models = [], []
+    for wrap in (COMPILED[name], PLAIN.get(name, lambda model: model)):
+        torch.manual_seed(0)
+        model = wrap(Net())
 
-        def build(batch, one=one):
-            loss = one(batch).square().mean()
+        def build(batch, model=model):
+            loss = model(batch).square().mean()
             loss.backward()
             return loss
 
-        graph = Function(build, optimizer, model=one)
-        replays = counters.replays
-        graphs.append([graph(batch) for batch in data(6)])
-        assert counters.replays - replays == 4
+        graph = Function(build, adam(model), model=model)
+        torch.manual_seed(1)
+        with counters.expect(replays=4):
+            graphs.append([graph(batch) for batch in data(6)])
+        models.append(list(model.parameters()))
     assert same(*graphs)
-    assert same(list(model.parameters()), list(twin.parameters()))
+    assert same(*models)
 
 
 def test_compiled_functions_run_uncompiled_in_recorded_and_eager_steps():
-    def double(x):
-        return torch.sin(x) * 2
-
     compiled = torch.compile(double, backend=never, fullgraph=True)
-
-    def plain(model, batch):
-        return double(model(batch))
-
-    assert compare(lambda model, batch: compiled(model(batch)), plain=plain) == 5
+    model = nn.Linear(4, 2)
+    graph = Function(lambda x: compiled(model(x)), model=model)
+    with counters.expect(replays=5):
+        assert all(torch.equal(graph(x), double(model(x))) for x in data(7))
     graph = Function(lambda x: compiled(x) * torch.rand(4, generator=torch.Generator()))
     graph.config.set_fallback("eager")
     with pytest.warns(EagerWarning):
@@ -146,174 +312,3 @@ def test_compiled_functions_of_other_threads_stay_compiled():
     Function(build)(*data())
     assert seen
     assert threading.get_ident() not in seen
-
-
-# --- custom ops -----------------------------------------------------------------------------------
-
-
-def two_parts(model, batch):
-    hidden = model(batch)
-    whole, (double, row) = ours.parts(hidden.detach())
-    return hidden * whole + double + row
-
-
-OPS = {
-    "custom_op": lambda model, batch: triple(model(batch)),
-    "of a library": lambda model, batch: Scaled.apply(model(batch)),
-    "several results": two_parts,
-    "sizes from data": lambda model, batch: (
-        model(batch) * ours.positive(model.first(batch).detach().abs()).sum()
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_custom_ops_without_a_fake_kernel(name):
-    assert compare(OPS[name]) == 5
-
-
-def written(model, batch):
-    hidden = model(batch)
-    return hidden * ours.double_(hidden.detach().clone())
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("build", "why"),
-    [
-        (written, "no program can be made of it"),
-        (lambda model, batch: noisy(model(batch).detach()) * model(batch), "does not say so"),
-    ],
-)
-def test_custom_ops_that_run_in_eager(build, why):
-    with pytest.warns(EagerWarning, match=why):
-        assert compare(build) == 0
-
-
-# --- vmap, lazy modules, inference ----------------------------------------------------------------
-
-
-class Ensemble(nn.Module):
-    """Parameters of several models, stacked."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 2, 4))
-        self.bias = nn.Parameter(torch.randn(3, 2))
-        self.one = [nn.Linear(4, 2, device="meta")]
-
-    def forward(self, x):
-        def run(weight, bias, x):
-            return functional_call(self.one[0], {"weight": weight, "bias": bias}, (x,))
-
-        return vmap(run, (0, 0, None))(self.weight, self.bias, x)
-
-
-def stacked(models, batch):
-    weights = torch.stack([model.weight for model in models])
-    return vmap(lambda weight: batch @ weight.T)(weights)
-
-
-@pytest.mark.filterwarnings("ignore:Linear is called in build")
-def test_ensembles_under_vmap():
-    assert compare(lambda model, batch: model(batch), make=Ensemble) == 5
-
-
-def test_modules_stacked_in_the_step():
-    def make():
-        return nn.ModuleList([nn.Linear(4, 2, bias=False) for _ in range(3)])
-
-    assert compare(stacked, make=make) == 5
-
-
-class Steady(nn.Module):
-    """With a buffer that was made in inference mode."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-        with torch.inference_mode():
-            self.register_buffer("shift", torch.ones(2) * 2)
-
-    def forward(self, x):
-        return self.linear(x) + self.shift
-
-
-def test_inference_tensors_as_buffers():
-    model = Steady()
-    graph = Eval(model)
-    with torch.no_grad():
-        for batch in data(5):
-            assert same(graph(batch), model(batch))
-
-
-def test_inference_tensors_as_arguments():
-    model = nn.Linear(4, 2)
-    graph = Eval(model)
-    for turn in range(9):
-        with torch.inference_mode(), torch.no_grad():
-            batch = data(turn + 1)[-1] * 1
-            if turn < 5:
-                assert same(graph(batch), model(batch))
-        if turn >= 5:
-            with torch.no_grad():
-                assert same(graph(batch), model(batch))
-
-
-# --- generators -----------------------------------------------------------------------------------
-
-
-def test_the_default_generator_by_name():
-    default = torch.default_generator
-    assert compare(lambda model, batch: model(batch) * torch.rand(5, 2, generator=default)) == 5
-    assert compare(lambda model, batch: model(batch) * torch.empty(5, 2).normal_(generator=default))
-
-
-def forked(model, batch):
-    hidden = model(batch)
-    with torch.random.fork_rng():
-        noise = torch.rand_like(hidden)
-    return hidden * noise
-
-
-def forked_and_seeded(model, batch):
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        noise = torch.rand(5, 2)
-    return model(batch) * noise * torch.rand(5, 2)
-
-
-@pytest.mark.parametrize("build", [forked, forked_and_seeded])
-def test_fork_rng(build):
-    with pytest.warns(EagerWarning, match="fork_rng"):
-        assert compare(build) == 0
-
-
-def test_a_generator_made_in_build():
-    def build(model, batch):
-        generator = torch.Generator().manual_seed(5)
-        return model(batch) * torch.rand(5, 2, generator=generator)
-
-    with pytest.warns(EagerWarning, match="Generator of its own"):
-        assert compare(build) == 0
-
-
-@pytest.mark.filterwarnings("ignore:Anomaly Detection")
-def test_anomaly_mode_in_build():
-    def build(batch):
-        with torch.autograd.detect_anomaly():
-            loss = model(batch).square().mean()
-            loss.backward()
-        return loss
-
-    model = nn.Linear(4, 2)
-    graph = Function(build, adam(model), model=model)
-    graph.config.set_fallback("eager")
-    with pytest.warns(EagerWarning, match="anomaly detection"):
-        list(map(graph, data(4)))
-    nan = data()[0] * float("nan")
-    with (
-        pytest.raises(RuntimeError, match="nan"),
-        pytest.warns(UserWarning, match="Error detected"),
-    ):
-        graph(nan)

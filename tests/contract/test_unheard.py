@@ -1,15 +1,23 @@
 """What torch's C++ does without an op: kernels on bare memory, lists of tensors, empty memory."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import grad, vjp, vmap
+from torch.func import functional_call, grad, vjp, vmap
 
 import torchgraph as tg
-from tests.contract.models import Function
-from torchgraph.errors import EagerWarning, NoProgram
-from torchgraph.testing import counters
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, singles
+from torchgraph.errors import NoProgram
+
+case = Table()
+
+
+# --- values ---------------------------------------------------------------------------------------
 
 
 def pooled_with_gradient(x, mask):
@@ -17,127 +25,99 @@ def pooled_with_gradient(x, mask):
     return x * F.max_pool1d(mask * weight, 3, 1, 1).detach()
 
 
-def listed(x, mask):
-    return x * torch.tensor([mask.sum(), 2.0, mask[0, 0, 0]]).sum()
+def changes_late(step: Callable[..., Any]) -> Play:
+    first, later = torch.ones(2, 3, 8), torch.ones(2, 3, 8)
+    later[..., :5] = 0
+    calls = [(torch.randn(2, 3, 8), (later if n >= 5 else first).clone()) for n in range(10)]
+    return Play(step, calls=calls)
 
 
-def nested(x, mask):
-    return x * torch.as_tensor([[mask[0, 0, 0]], (mask.sum(),)]).prod()
-
-
-def of_a_tensor(x, mask):
-    return x * x.new_tensor((mask.sum(), 1.0)).sum()
-
-
-@pytest.mark.parametrize(
-    ("function", "replays"),
-    [
-        (pooled_with_gradient, 8),
-        (listed, 6),
-        (nested, 6),
-        (of_a_tensor, 6),
-    ],
+case(lambda: changes_late(pooled_with_gradient), name="pooled", form="graph", served=8)
+MADE: dict[str, Callable[..., Any]] = {
+    "listed": lambda x, mask: x * torch.tensor([mask.sum(), 2.0, mask[0, 0, 0]]).sum(),
+    "nested": lambda x, mask: x * torch.as_tensor([[mask[0, 0, 0]], (mask.sum(),)]).prod(),
+    "of_a_tensor": lambda x, mask: x * x.new_tensor((mask.sum(), 1.0)).sum(),
+}
+case.rows(
+    {name: lambda step=step: changes_late(step) for name, step in MADE.items()},
+    form="graph",
+    served=6,
 )
-def test_values_that_change_late_are_noticed(function, replays):
-    graph = Function(function)
-    mask = torch.ones(2, 3, 8)
-    with counters.expect(replays=replays):
-        for number in range(10):
-            if number == 5:
-                mask = mask.clone()
-                mask[..., :5] = 0
-            x = torch.randn(2, 3, 8)
-            assert torch.equal(graph(x, mask.clone()), function(x, mask))
 
 
-def bilinear(x, weight):
-    with torch.autocast("cpu", torch.bfloat16):
-        return F.bilinear(x, x.flip(1), weight)
-
-
-def inverse(x, weight):
-    with torch.autocast("cpu", torch.bfloat16):
-        return torch.linalg.pinv(weight[:, 0] * x)
-
-
-def leaky(x, weight):
-    return F.rrelu(x, training=True) * weight.sum()
-
-
-@pytest.mark.parametrize("function", [bilinear, inverse, leaky])
-def test_what_kernels_do_besides_is_in_the_program(function):
-    graph = Function(function)
+def of_a_weight(kernel: Callable[..., Any]) -> Play:
+    """What kernels do besides is in the program."""
     weight = torch.randn(8, 8, 8)
-    with counters.expect(replays=3):
-        for number in range(5):
-            x = torch.randn(8, 8).t()
-            torch.manual_seed(number)
-            found = graph(x, weight)
-            torch.manual_seed(number)
-            expected = function(x, weight)
-            assert torch.equal(found, expected)
-            assert found.stride() == expected.stride()
+    calls = [(torch.randn(8, 8).t(),) for _ in range(5)]
+
+    def step(x):
+        found = kernel(x, weight)
+        return found, found.stride()
+
+    return Play(step, calls=calls)
 
 
-def test_empty_memory_whose_content_does_not_matter():
+def in_bfloat16(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.autocast("cpu", torch.bfloat16)(kernel)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "bilinear": in_bfloat16(lambda x, weight: F.bilinear(x, x.flip(1), weight)),
+    "inverse": in_bfloat16(lambda x, weight: torch.linalg.pinv(weight[:, 0] * x)),
+    "leaky": lambda x, weight: F.rrelu(x, training=True) * weight.sum(),
+}
+case.rows(
+    {name: lambda kernel=kernel: of_a_weight(kernel) for name, kernel in KERNELS.items()},
+    form="graph",
+    served=3,
+)
+
+
+# --- what no program does -------------------------------------------------------------------------
+
+
+@case(form="graph", refused=NoProgram, says=r"(?s)no op has filled.*test_unheard.*zeros")
+def empty_memory_whose_content_does_not_matter():
     def chosen(x):
-        made = torch.where(x > 0, x, torch.empty(2, 3))
+        made = torch.where(x > 0, x, torch.empty(5, 4))
         return torch.where(x <= 0, -x, made)
 
-    graph = Function(chosen)
-    with pytest.raises(NoProgram, match=r"(?s)no op has filled.*test_unheard.*zeros"):
-        graph(torch.randn(2, 3))
-    graph.config.set_fallback("eager")
-    with pytest.warns(EagerWarning, match=r"no op has filled.*test_unheard.*zeros"):
-        graph(torch.randn(2, 3))
-    for _ in range(5):
-        x = torch.randn(2, 3)
-        assert torch.equal(graph(x), x.abs())
+    return Play(chosen, calls=singles(5))
 
 
-def windows(held, x):
-    return x.unfold(1, 2, 2).mul_(2.0).sum()
-
-
-def twice(held, x):
-    torch._foreach_add_([held, held], [x[0], x[1]])
-
-
-def summed(held, x):
-    torch.sum(x.round(), 0, out=held)
-
-
-def set_to(held, x):
+def set_to(held: torch.Tensor, x: torch.Tensor) -> None:
     x.set_(x * 2 + 1)
 
 
-def pointed_to(held, x):
+def pointed_to(held: torch.Tensor, x: torch.Tensor) -> None:
     x.data = x * 2 + 1
 
 
-@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
-@pytest.mark.parametrize("function", [windows, twice, summed, set_to, pointed_to])
-def test_what_no_program_does_is_eagers(function):
+HIDDEN: dict[str, Callable[..., Any]] = {
+    "windows": lambda held, x: x.unfold(1, 2, 2).mul_(2.0).sum(),
+    "twice": lambda held, x: torch._foreach_add_([held, held], [x[0], x[1]]) and None,
+    "summed": lambda held, x: torch.sum(x.round(), 0, out=held) is None,
+    "set_to": set_to,
+    "pointed_to": pointed_to,
+}
+
+
+def hidden(name: str) -> Play:
     """The first batches hide it: a program would be confirmed."""
-    model = nn.Identity()
-    kind = torch.int64 if function is summed else torch.float32
-    model.register_buffer("held", torch.zeros(5, dtype=kind))
-    twin = torch.zeros(5, dtype=kind)
-    graph = Function(lambda x: function(model.held, x), model=model)
-    with torch.no_grad(), counters.expect(replays=0):
-        for number in range(6):
-            x = torch.zeros(3, 5) if number < 3 else torch.randn(3, 5)
-            mine = x.clone()
-            graph(x)
-            function(twin, mine)
-            assert torch.equal(x, mine)
-            assert torch.equal(model.held, twin)
+    held = torch.zeros(5, dtype=torch.int64 if name == "summed" else torch.float32)
+    calls = [(torch.zeros(3, 5) if n < 3 else torch.randn(3, 5),) for n in range(6)]
+    return Play(lambda x: HIDDEN[name](held, x), [held], calls=calls)
+
+
+case.rows(
+    {name: lambda name=name: hidden(name) for name in HIDDEN}, form="graph", served=0, says=None
+)
 
 
 class Keeps(nn.Module):
     """Keeps what it computes, in ``place``."""
 
-    def __init__(self, place):
+    def __init__(self, place: str) -> None:
         super().__init__()
         self.linear, self.cache, self.place = nn.Linear(4, 4), {}, place
         self.register_buffer("mean", torch.zeros(4))
@@ -153,27 +133,126 @@ class Keeps(nn.Module):
         return out.square().mean()
 
 
-TRANSFORMS = {
-    "grad": lambda model, x: grad(model)(x),
-    "vmap": lambda model, x: vmap(model)(torch.stack([x, x])),
-    "vjp": lambda model, x: vjp(model, x)[0],
+def transformed(place: str, transform: Callable[[Any, torch.Tensor], Any]) -> Play:
+    """What is kept inside of a transform is named."""
+    model = Keeps(place)
+    return Play(lambda x: transform(model, x), calls=singles(4))
+
+
+case.rows(
+    {
+        "grad": lambda: transformed("dict", lambda model, x: grad(model)(x)),
+        "vmap": lambda: transformed("attribute", lambda model, x: vmap(model)(torch.stack([x, x]))),
+        "vjp": lambda: transformed("buffer", lambda model, x: vjp(model, x)[0]),
+    },
+    refused=NoProgram,
+    says=r"torch\.func",
+)
+
+
+# --- what is handed to a convolution's backward for its shape alone -------------------------------
+
+
+class Convolved(torch.autograd.Function):
+    """As the tutorial on fusing has it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return F.conv2d(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        by_input = torch.nn.grad.conv2d_input(x.shape, weight, grads[0])
+        return by_input, torch.nn.grad.conv2d_weight(x, weight.shape, grads[0])
+
+
+def by_its_function(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    return torch.autograd.grad(Convolved.apply(x, weight).square().sum(), (x, weight))
+
+
+def convolves(step: Callable[..., Any]) -> Play:
+    def with_strides(x, weight):
+        found = step(x, weight)
+        return found, [one.stride() for one in found if isinstance(found, tuple)]
+
+    calls = [(torch.randn(4, 2, 8, 8), torch.randn(3, 2, 3, 3)) for _ in range(4)]
+    return Play(with_strides, calls=calls)
+
+
+GRADIENTS: dict[str, Callable[..., Any]] = {
+    "weight": lambda x, weight: torch.nn.grad.conv2d_weight(x, weight.shape, F.conv2d(x, weight)),
+    "input": lambda x, weight: torch.nn.grad.conv2d_input(x.shape, weight, F.conv2d(x, weight)),
+    "function": by_its_function,
+}
+for name, step in GRADIENTS.items():
+    case(lambda step=step: convolves(step), name=name, served=2, recorded=1)
+    case(
+        lambda step=step: convolves(step),
+        name=f"{name}_by_inductor",
+        served=2,
+        recorded=1,
+        slow=True,
+        tolerance=1e-4,
+        configure=lambda graph: graph.config.set_backend("inductor"),
+    )
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "1d": (lambda: nn.Conv1d(2, 4, 3, padding=1), (2, 9)),
+    "2d": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)), (1, 8, 8)),
+    "groups": (lambda: nn.Conv2d(4, 4, 3, groups=2, stride=2, bias=False), (4, 9, 9)),
+    "transposed": (lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), (2, 5, 5)),
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "place"), [("grad", "dict"), ("vmap", "attribute"), ("vjp", "buffer")]
+def of_each_sample(name: str) -> Play:
+    make, shape = NETS[name]
+    model = make()
+    params = {name: param.detach() for name, param in model.named_parameters()}
+
+    def loss(params: Any, sample: torch.Tensor) -> torch.Tensor:
+        return functional_call(model, params, (sample[None],)).square().mean()
+
+    per_sample = vmap(grad(loss, argnums=(0, 1)), in_dims=(None, 0))
+    return Play(lambda x: per_sample(params, x), calls=singles(4, 3, *shape))
+
+
+case.rows(
+    {f"of_each_sample_{name}": lambda name=name: of_each_sample(name) for name in NETS},
+    served=2,
+    recorded=1,
 )
-def test_what_is_kept_inside_of_a_transform_is_named(name, place):
-    model, x, transform = Keeps(place), torch.randn(2, 4), TRANSFORMS[name]
 
-    def twice(fallback):
-        step = tg.step(lambda x: transform(model, x))
-        step.config.set_fallback(fallback)
-        step(x)  # it finds the dict at its end
-        return step(x)
 
-    with pytest.raises(NoProgram, match=r"torch\.func"):
-        twice("error")
-    with pytest.warns(EagerWarning, match=r"torch\.func"):
-        given = twice("eager")
-    assert torch.equal(given, transform(model, x))
+def convolution_backward(x: Any, operands: Any, mask: Any) -> torch.Tensor:
+    sizes = ([3], [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    grad = F.conv2d(x, torch.ones(3, 2, 3, 3))
+    return torch.ops.aten.convolution_backward(grad, *operands, *sizes, mask)
+
+
+def is_read(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    blank = torch.empty(1).expand_as(weight)
+    return convolution_backward(x, (x, blank), [True, False, False])
+
+
+def is_read_too(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    blank = torch.empty(1).expand_as(x)
+    return convolution_backward(x, (blank, weight), [False, True, False])
+
+
+def is_data_later(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    blank = x.new_empty((1, 1, 1, 1)).expand_as(x)
+    return convolution_backward(x, (blank, weight), [True, False, False])[0] + blank
+
+
+@pytest.mark.parametrize("case", case)
+def test_unheard(case):
+    case.check()
+
+
+@pytest.mark.parametrize("step", [is_read, is_read_too, is_data_later])
+def test_what_is_read_is_still_looked_at(step):
+    """The operand that the wanted gradient is made of, and what was only a shape at first."""
+    with pytest.raises(NoProgram, match="no op has filled"):
+        tg.step(step)(torch.randn(4, 2, 8, 8), torch.randn(3, 2, 3, 3))

@@ -1,15 +1,27 @@
 """Python that asks for the values of tensors, and what else a static program cannot hold."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-import torchgraph as tg
-from tests.contract.models import Function, data, made, same, snapshot
-from torchgraph.errors import DataDependent
-from torchgraph.testing import counters
+from tests.contract.models import Net
+from tests.hostile.counted import Table
+from tests.hostile.plays import Play, adam, singles
+from torchgraph.errors import CaptureError, DataDependent
 
-READS = {
+case = Table()
+
+
+def halved(x):
+    while x.sum() > 1:
+        x = x / 2
+    return x
+
+
+READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "item": lambda x: x * x.sum().item(),
     "bool": lambda x: x * bool(x.sum() > 0),
     "int": lambda x: x + int(x.sum()),
@@ -21,118 +33,95 @@ READS = {
     "range": lambda x: sum((x for _ in range(x.argmax())), x),
     "equal": lambda x: x + x.equal(x.abs()),
     "max": lambda x: max([x.sum(), x[0]]),
-    "while": lambda x: _halved(x),
+    "while": halved,
     "unique": torch.unique,
     "repeat_interleave": lambda x: x.repeat_interleave((x > 0).long() + 1),
+    "print": lambda x: (repr(x), x + 1)[1],
 }
-
-
-def _halved(x):
-    while x.sum() > 1:
-        x = x / 2
-    return x
-
-
 BACK_AND_FORTH = ([1.0, 0.0, 4.0], [3.0, -2.0, 0.0], [-1.0, -5.0, -0.5])
 
 
-@pytest.mark.parametrize("what", READS)
-def test_what_python_does_with_a_value_is_eagers(what):
+def reads(read: Callable[[torch.Tensor], Any]) -> Play:
     """Each value is seen in recorded calls, in replays, and after another one."""
-    function = READS[what]
-    graph = Function(function)
     values = [torch.tensor(value) for value in BACK_AND_FORTH]
-    for number in (0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 1, 2, 0, 2, 1, 0):
-        got, expected = graph(values[number]), function(values[number])
-        assert got.dtype is expected.dtype
-        assert torch.equal(got, expected)
-    with counters.expect(captures=0, replays=3):  # by now each has a program
-        for value in values:
-            assert torch.equal(graph(value), function(value))
+    order = (0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 1, 2, 0, 2, 1, 0, 0, 1, 2)
+    return Play(read, calls=[(values[number],) for number in order])
 
 
-@pytest.mark.parametrize("what", ["if", "mask", "float"])
-def test_a_step_that_branches_on_a_value_trains_as_eager(what):
-    """The program that meets another value has written nothing: no state, no generator."""
-    (model, optimizer), (twin, other) = made(), made()
-
-    def loss_of(net, x):
-        out = net(x)
-        if what == "if":
-            return out.square().mean() if out.sum() > 0 else out.abs().mean()
-        if what == "mask":
-            return out[out > 0].square().sum()
-        return out.square().mean() * (1 + float(out.detach().sum() > 0))
-
-    def function(x):
-        loss = loss_of(model, x)
-        loss.backward()
-        return loss
-
-    graph = Function(function, optimizer, model=model)
-    torch.manual_seed(1)
-    expected = []
-    for x in data(3) * 5:
-        loss = loss_of(twin, x)
-        loss.backward()
-        other.step()
-        other.zero_grad()
-        expected.append(loss.detach())
-    after = torch.get_rng_state()
-    torch.manual_seed(1)
-    assert same([graph(x) for x in data(3) * 5], expected)
-    assert torch.equal(torch.get_rng_state(), after)
-    assert same(snapshot(model, optimizer)[1:], snapshot(twin, other)[1:])
-
-
-@pytest.mark.parametrize(
-    "touch",
-    [
-        lambda loss: loss.detach().numpy(),
-        lambda loss: loss.detach().__array__(),
-        lambda loss: torch.utils.dlpack.from_dlpack(loss.detach()),
-    ],
-    ids=["numpy", "array", "dlpack"],
+case.rows(
+    {name: lambda read=read: reads(read) for name, read in READS.items()}, form="graph", least=10
 )
-def test_a_value_that_leaves_is_refused_with_the_line(touch):
-    model, optimizer = made()
 
-    def function(x):
-        loss = model(x).square().mean()
-        touch(loss)
+
+def branches(loss_of: Callable[[torch.Tensor], torch.Tensor]) -> Play:
+    """The program that meets another value has written nothing: no state, no generator."""
+    model = Net()
+    optimizer = adam(model)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = loss_of(model(x))
         loss.backward()
+        optimizer.step()
         return loss
 
-    graph = Function(function, optimizer, model=model)
-    before = snapshot(model, optimizer)
-    with pytest.raises(DataDependent, match=r"test_values\.py:\d+"):
-        graph(*data())
-    assert same(snapshot(model, optimizer), before)
+    return Play(step, [model, optimizer], calls=singles(3) * 5)
 
 
-def test_torch_cond_is_refused_and_still_works_in_eager():
-    def function(x):
+TRAINED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "trained_by_a_branch": lambda o: o.square().mean() if o.sum() > 0 else o.abs().mean(),
+    "trained_by_a_mask": lambda o: o[o > 0].square().sum(),
+    "trained_by_a_number": lambda o: o.square().mean() * (1 + float(o.detach().sum() > 0)),
+}
+case.rows({name: lambda loss=loss: branches(loss) for name, loss in TRAINED.items()}, form="graph")
+
+
+def leaves(touch: Callable[[torch.Tensor], Any]) -> Play:
+    """A value leaves torch in the middle of a step."""
+
+    def loss_of(out):
+        loss = out.square().mean()
+        touch(loss.detach())
+        return loss
+
+    return branches(loss_of)
+
+
+case.rows(
+    {
+        "numpy": lambda: leaves(lambda loss: loss.numpy()),
+        "array": lambda: leaves(lambda loss: loss.__array__()),
+        "dlpack": lambda: leaves(lambda loss: torch.utils.dlpack.from_dlpack(loss)),
+    },
+    form="graph",
+    refused=DataDependent,
+    says=r"test_values\.py:\d+",
+)
+
+
+@case(form="graph", refused=CaptureError, says=r"(?s)cond.*# here.*torch\.where")
+def torch_cond():
+    def step(x):
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))  # here
 
-    with pytest.raises(tg.errors.CaptureError, match=r"(?s)cond.*# here.*torch\.where"):
-        Function(function)(torch.ones(2))
-    assert torch.equal(function(torch.ones(2)), torch.full((2,), 2.0))
+    return Play(step, calls=singles(3))
 
 
-def test_a_sparse_gradient_is_refused_with_a_reason():
+@case(form="graph", refused=CaptureError, says=r"(?s)sparse.*# here.*Fix")
+def a_sparse_gradient():
     model = nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def function(index):
+    def step(index):
+        optimizer.zero_grad()
         loss = model(index).sum()
         loss.backward()  # here
+        optimizer.step()
         return loss
 
-    graph = Function(function, torch.optim.SGD(model.parameters(), lr=0.1), model=model)
-    with pytest.raises(tg.errors.CaptureError, match=r"(?s)sparse.*# here.*Fix"):
-        graph(torch.tensor([1, 2]))
+    return Play(step, [lambda: model.weight.detach()], calls=[(torch.tensor([1, 2]),)] * 3)
 
 
-def test_a_printed_tensor_does_no_harm():
-    graph = Function(lambda x: (repr(x), x + 1)[1])
-    for number in range(4):
-        assert torch.equal(graph(torch.full((2,), float(number))), torch.full((2,), number + 1.0))
+@pytest.mark.parametrize("case", case)
+def test_values(case):
+    case.check()

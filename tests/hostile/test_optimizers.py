@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import adam, by_hand, net, pairs, sgd, trains
+from tests.hostile.plays import adam, around_step, by_hand, net, pairs, sgd, trains
 
 case = Cases()
 
@@ -283,6 +283,14 @@ def a_scheduler_replaced():
         held["schedule"] = lr_scheduler.StepLR(optimizer, 2)
 
     return by_hand(step, model, optimizer, watched=[held], before={5: replace}, calls=pairs(11))
+
+
+@case(forms="step", fault="what the scheduler counts stays where a bound method alone leads to it")
+def a_scheduler_by_its_bound_method():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-2))
+    schedule = lr_scheduler.StepLR(optimizer, 3, 0.5)
+    return around_step(model, optimizer, schedule.step, watched=[schedule])
 
 
 class Mean(torch.optim.Optimizer):
