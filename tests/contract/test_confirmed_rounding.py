@@ -13,7 +13,6 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.support import thinned, thinned_rows
-from torchgraph.calls import confirm
 from torchgraph.errors import ConfirmWarning
 from torchgraph.verify import confirm
 

@@ -84,9 +84,9 @@ def test_it_runs_as_it_stands(monkeypatch):
     assert same(snapshot(loop.model, loop.optimizer), snapshot(twin.model, twin.optimizer))
     assert same(step(x), twin.step(x.clone()))
 
-    before = sum(one.count for one in step._recordings.fallback.eager)
+    before = sum(one.count for one in step._runner.recordings.fallback.eager)
     result = step(x)  # which is detached, and stays as it is
-    assert sum(one.count for one in step._recordings.fallback.eager) == before + 1
+    assert sum(one.count for one in step._runner.recordings.fallback.eager) == before + 1
     assert "in eager" in str(step.report())
     kept = copied(result)
     for one in (x, loop.model.total, loop.model.bias.grad, loop.model.weight.detach()):
