@@ -132,8 +132,8 @@ class World:
 def puts(statement: str, kind: str) -> Play:
     world = World(statement, MADE[kind]())
     first, second = world.cfg.it, MADE[kind]()
-    changes = {5: lambda: world.put(second, "second"), 8: lambda: world.put(first, "first")}
-    return Play(world.step, [lambda: world.left()], changes, calls(11))
+    changes = {4: lambda: world.put(second, "second"), 6: lambda: world.put(first, "first")}
+    return Play(world.step, [lambda: world.left()], changes, calls(9))
 
 
 @pytest.mark.parametrize(
