@@ -91,7 +91,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         "nodes": replay.program.count(),
     }
     forms = _forms(replay)
-    bare, whole = _call_lock(graph, replay, work, forms, args.calls)
+    bare, whole = _in_turns(graph, replay, work, forms, args.calls)
     return {
         **record.result(
             "call",
@@ -140,7 +140,7 @@ def _in_turn(replay: Replay, forms: dict[str, Guards]) -> Iterator[str]:
     replay.guards = used
 
 
-def _call_lock(
+def _in_turns(
     graph: TrainGraph, replay: Replay, work: Work, forms: dict[str, Guards], calls: int
 ) -> tuple[list[float], dict[str, list[float]]]:
     """Times of the bare program, and of the Graph in each form; who comes first changes."""

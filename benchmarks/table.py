@@ -211,7 +211,7 @@ def measure(entry: Entry, args: argparse.Namespace) -> dict[str, Any]:
             children[contender] = child
         losses = {name: child.started["losses"] for name, child in children.items()}
         _compare_losses(losses, draws=children[EAGER].started["draws"])
-        spreads = _call_lock(children, args)
+        spreads = _in_turns(children, args)
         after = _after_the_switch(children, args)
         found = [
             _entry(name, child, children[EAGER], spreads, after) for name, child in children.items()
@@ -245,7 +245,7 @@ def _compare_losses(losses: dict[str, list[float]], *, draws: bool) -> None:
             raise SystemExit(f"{name}: other losses than eager's; figures of it mean nothing.")
 
 
-def _call_lock(children: dict[str, Child], args: argparse.Namespace) -> dict[str, Spread]:
+def _in_turns(children: dict[str, Child], args: argparse.Namespace) -> dict[str, Spread]:
     """Seconds a step: in each round one figure of each."""
     found = turns(children, args.rounds, args.least, args.budget)
     return {name: Spread(tuple(one["seconds"] for one in told)) for name, told in found.items()}
@@ -258,7 +258,7 @@ def _after_the_switch(children: dict[str, Child], args: argparse.Namespace) -> d
     trained = children[AUTO].asks(f"train {args.to_switch}", args.to_switch + args.budget)
     if not trained["switched"]:
         return {}
-    return _call_lock({name: children[name] for name in (EAGER, AUTO)}, args)
+    return _in_turns({name: children[name] for name in (EAGER, AUTO)}, args)
 
 
 def _entry(

@@ -53,7 +53,7 @@ CAPTURED = Box(
 PASSED = Box(790, 288, 180, "Program", "passes", ("rewritten, verified", "after each pass"))
 CODE = Box(570, 288, 180, "Code", "lower", ("one Python function,", "or compiled regions"))
 EQUAL = Box(
-    350, 288, 180, "equal to eager?", "calls", ("on copies, bitwise, and", "as the call before")
+    350, 288, 180, "equal to eager?", "verify", ("on copies, bitwise, and", "as the call before")
 )
 KEPT = "modules, optimizers, schedulers, random state: read and written in place, never copied"
 YOURS = Box(30, 420, 940, "your own live objects", "", (KEPT,))

@@ -169,7 +169,7 @@ def replays(graph: Any) -> list[Replay]:
 
 def replay_of(graph: Any) -> Replay:
     """The program that was made last, bound, whether it has served a call or not."""
-    found: Replay = graph._runner.programs.compiler.shown[0]
+    found: Replay = graph._runner.programs.compiler.latest[0]
     return found
 
 

@@ -1,4 +1,4 @@
-"""class Graph: what a user subclasses. It orchestrates the stages and holds no algorithm itself."""
+"""class Graph: what a user subclasses. It checks what it is given and hands it to its `Runner`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ._torch.listening import is_listening
 from .amp import Scaler
 from .blocks.block import Level, Ranks
 from .blocks.holder import ModuleHolder
+from .blocks.own_names import is_of_ours
 from .buckets.padder import Padder
 from .calls.announce import described_by
 from .calls.live_step import LiveStep, building
@@ -65,6 +66,7 @@ class Graph(ModuleHolder):
     """
 
     _instances: ClassVar[Counter[str]] = Counter()
+    # The classes of its parts; OneFlow's Graph has others.
     _config_class: ClassVar[type[GraphConfig]] = GraphConfig
     _step_class: ClassVar[type[LiveStep]] = LiveStep
     _runner_class: ClassVar[type[Runner]] = Runner
@@ -92,11 +94,11 @@ class Graph(ModuleHolder):
         if isinstance(self.build, type) or not callable(self.build):
             raise BuildNotOverridden(f"{name}.build is {shown(self.build)}, not a function.")
         number = Graph._instances[name]
-        step = self._step_class(
+        live = self._step_class(
             self, f"{name}_{number}", self._modules, self._block_tree, self.config
         )
-        programs = Programs(step)
-        self._runner = self._runner_class(programs, Padder(step.inputs, step.build, programs))
+        programs = Programs(live)
+        self._runner = self._runner_class(programs, Padder(live.inputs, live.build, programs))
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -111,8 +113,8 @@ class Graph(ModuleHolder):
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The step: forward, ``loss.backward()``, what to return. To be overridden."""
-        defined = {name for cls in type(self).__mro__ for name in vars(cls)}
-        own = sorted(defined - {name for cls in Graph.__mro__ for name in vars(cls)})
+        theirs = [vars(cls) for cls in type(self).__mro__ if not is_of_ours(cls)]
+        own = sorted({name for names in theirs for name in names})
         near = "forward" if "forward" in own else nearest("build", own)
         but = f", but {near}()" if near else ""
         raise BuildNotOverridden(f"{type(self).__name__} does not define build(){but}.")
@@ -135,14 +137,14 @@ class Graph(ModuleHolder):
         """
         if not isinstance(optim, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes a torch optimizer, not {shown(optim)}.")
-        step = self._runner.step
-        if any(known is optim for known in step.optimizers):
-            raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {step.name}.")
+        live = self._runner.live
+        if any(known is optim for known in live.optimizers):
+            raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {live.name}.")
         if is_sparse:
             check_sparse(optim)
         if lr_sch is not None:
-            step.schedulers.add(optim, lr_sch)
-        step.optimizers.append(optim)
+            live.schedulers.add(optim, lr_sch)
+        live.optimizers.append(optim)
         for line in user_frames(frame=sys._getframe(1)):
             added_at[optim] = line
         is_sparse = is_sparse or self.config.options.sparse_update
@@ -160,7 +162,7 @@ class Graph(ModuleHolder):
         """
         self.config._set(scaler=amp.kind(grad_scaler))
         self._runner.forget()
-        self._runner.step.scaler = grad_scaler if self.config.options.scaler else None
+        self._runner.live.scaler = grad_scaler if self.config.options.scaler else None
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -181,10 +183,10 @@ class Graph(ModuleHolder):
         if is_listening() or is_tracing() or building():
             raise NestedGraph(f"{self.name} is called inside the build of another Graph.")
         runner = self._runner
-        with runner.step.lock.lock:
+        with runner.live.lock.lock:
             if self._block_tree.is_silent:
                 return runner.run(args, kwargs)
-            with runner.step.telling():
+            with runner.live.telling():
                 return runner.run(args, kwargs)
 
     @checked
@@ -196,7 +198,7 @@ class Graph(ModuleHolder):
         """
         runner = self._runner
         runner.cache.forget_casts()
-        with runner.step.lock.lock, runner.step.signals:
+        with runner.live.lock.lock, runner.live.signals:
             runner.cache.bring_home()
 
     @checked
@@ -206,7 +208,7 @@ class Graph(ModuleHolder):
         A later call records again, as the first one did.
         """
         runner = self._runner
-        with runner.step.lock.lock, runner.step.signals:
+        with runner.live.lock.lock, runner.live.signals:
             runner.forget()
             runner.cache.graphs.release()
 
@@ -214,7 +216,7 @@ class Graph(ModuleHolder):
     def last_lr(self) -> list[float]:
         """The learning rate of each param group of each optimizer, as the next call will use it."""
         self._runner.cache.forget_casts()
-        optimizers = self._runner.step.optimizers
+        optimizers = self._runner.live.optimizers
         return [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
 
     # --- state ------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ class Graph(ModuleHolder):
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
         self.sync()
-        return state.collect(self._runner.step.held(), self._runner.step.progress)
+        return state.collect(self._runner.live.held(), self._runner.live.progress)
 
     @checked
     def load_state_dict(
@@ -238,20 +240,20 @@ class Graph(ModuleHolder):
         Raises:
             StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
-        runner, step = self._runner, self._runner.step
-        with step.lock.lock, step.signals:
+        runner, live = self._runner, self._runner.live
+        with live.lock.lock, live.signals:
             runner.cache.bring_home()
-            step.progress = state.restore(state_dict, step.held(), strict=strict)
-            step.schedulers.forget()
+            live.progress = state.restore(state_dict, live.held(), strict=strict)
+            live.schedulers.forget()
             runner.reruns.history.forget()
-            runner.cache.broken = step.signals.torn = ""
+            runner.cache.broken = live.signals.torn = ""
 
     # --- looking in -------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """``<class name>_<number>``, counted per class name."""
-        return self._runner.step.name
+        return self._runner.live.name
 
     @property
     def training(self) -> bool:
@@ -287,7 +289,7 @@ class Graph(ModuleHolder):
         replay, call = runner.programs.last_or_call()
         found = None
         if memory is not None:
-            look = partial(peaks.measured, around=runner.step.replicated)
+            look = partial(peaks.measured, around=runner.live.replicated)
             replay, call, found = self._dry_run(look, tuple(memory), {})
         options, fallback = self.config.options, runner.recordings.fallback
         seconds, checks = runner.programs.compiler.stage_seconds, runner.spot_checker.schedule
@@ -316,7 +318,7 @@ class Graph(ModuleHolder):
         Raises:
             GradPresent: a parameter has a ``.grad``. And whatever a first call may raise.
         """
-        look = partial(check, around=self._runner.step.replicated, precision=precision)
+        look = partial(check, around=self._runner.live.replicated, precision=precision)
         found: Divergence | Accuracy | None
         found = self._dry_run(look, args, kwargs)[-1]
         return found
@@ -337,7 +339,7 @@ class Graph(ModuleHolder):
     def _dry_run(
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
-        """The program for a call, the call, and the result of ``look`` for both."""
+        """`Programs.inspected`; OneFlow's Graph overrides it, so that a look uses up no batch."""
         return self._runner.programs.inspected(look, args, kwargs)
 
     # --- how it is shown --------------------------------------------------------------------------

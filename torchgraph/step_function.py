@@ -16,7 +16,7 @@ from .calls.live_step import LiveStep
 from .errors import InvalidOption, NotAnOptimizer, UnsupportedInput
 from .graph import Graph
 from .live import state
-from .live.discovery import Discovered, discover
+from .live.discovery import discover
 from .live.step import Step
 from .options.checking import OWN_CHECK, checked, shown
 from .structure import Itself, parts_of_partial
@@ -43,7 +43,12 @@ class _Steps(dict["StepFunction", "_MethodStep"], Itself):
 class FunctionStep(LiveStep):
     """The step of a function: modules, optimizers and tensors are those that it names."""
 
-    found: Discovered
+    _undone = ("own_update", "found", "words")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.own_update = True
+        self.look()
 
     def look(self) -> None:
         """Take note of what the function names now."""
@@ -110,16 +115,13 @@ class StepFunction(Graph):
         self._kind: type[Any] | None = None
         """The class of its steps of objects, where it is a method."""
         functools.update_wrapper(self, _function_of(function), updated=())
-        self._look()
 
     def _take_function(self, function: Callable[..., Any]) -> None:
         vars(self)["build"] = function
 
     def _look(self) -> None:
         """Take note of what the function names now."""
-        step = cast(FunctionStep, self._runner.step)
-        step.own_update = True
-        step.look()
+        cast(FunctionStep, self._runner.live).look()
 
     def __get__(self, owner: Any, cls: type | None = None) -> Any:
         """The step of one object, for a method: made with the object's first call, gone with it."""

@@ -223,7 +223,7 @@ graph = tg.train_step(model, nn.functional.cross_entropy, optim.AdamW(model.para
 graph.config.set_backend("auto", switch_at=5)
 x, y = torch.randn(5, 6), torch.randint(3, (5,))
 for _ in range(4): graph(x, y)
-assert graph._runner.programs.compiler.shown[0]._switch._compilation is not None
+assert graph._runner.programs.compiler.latest[0]._switch._compilation is not None
 child = os.fork()
 for _ in range(3): graph(x, y)
 print("child" if not child else "parent", graph.report().backend, flush=True)

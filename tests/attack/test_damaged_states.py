@@ -64,14 +64,14 @@ def loaded_by_eager(graph: Any, state: Any) -> None:
     """What torch makes of the parts of a state."""
     train = state["_train"]
     graph.model.load_state_dict(state["model"])
-    for optimizer, saved in zip(graph._runner.step.optimizers, train["optimizers"], strict=True):
+    for optimizer, saved in zip(graph._runner.live.optimizers, train["optimizers"], strict=True):
         optimizer.load_state_dict(copy.deepcopy(saved))
-    for scheduler, saved in zip(graph._runner.step.schedulers, train["schedulers"], strict=True):
+    for scheduler, saved in zip(graph._runner.live.schedulers, train["schedulers"], strict=True):
         scheduler.load_state_dict(copy.deepcopy(saved))
-    if graph._runner.step.scaler is not None:
-        graph._runner.step.scaler.load_state_dict(train["scaler"])
+    if graph._runner.live.scaler is not None:
+        graph._runner.live.scaler.load_state_dict(train["scaler"])
     torch.set_rng_state(train["rng"]["cpu"])
-    graph._runner.step.schedulers.forget()
+    graph._runner.live.schedulers.forget()
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def follows(graph):
 
 
 def identities(graph):
-    optimizer = graph._runner.step.optimizers[0]
+    optimizer = graph._runner.live.optimizers[0]
     slots = [id(slot) for slots in optimizer.state.values() for slot in slots.values()]
     return [id(value) for value in graph.model.parameters()], slots, id(optimizer.param_groups)
 

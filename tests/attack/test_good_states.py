@@ -23,7 +23,7 @@ def made(make, schedule=none):
 
 def stepped(graph, count=3):
     """In eager: what a Graph holds need not come from its own steps."""
-    optimizer, (*schedulers,) = graph._runner.step.optimizers[0], graph._runner.step.schedulers
+    optimizer, (*schedulers,) = graph._runner.live.optimizers[0], graph._runner.live.schedulers
     for number in range(count):
         for parameter in graph._modules["model"].parameters():
             parameter.grad = torch.full_like(parameter, number + 1.0)
@@ -75,7 +75,7 @@ def test_a_state_at_the_end_of_a_cycle_loads():
 
 def test_settings_of_schedulers_that_are_not_given_may_come_and_go():
     plain, scheduled = made(OPTIMIZERS["AdamW"]), made(OPTIMIZERS["AdamW"])
-    lr.OneCycleLR(scheduled._runner.step.optimizers[0], 0.1, 9)
+    lr.OneCycleLR(scheduled._runner.live.optimizers[0], 0.1, 9)
     states = [copy.deepcopy(graph.state_dict()) for graph in (plain, scheduled)]
     for graph in (plain, scheduled):
         for state in (*states, *states):

@@ -89,7 +89,7 @@ def hooked(graph):
 
 
 def hooked_optimizer(graph):
-    graph._runner.step.optimizers[0].register_load_state_dict_post_hook(fails)
+    graph._runner.live.optimizers[0].register_load_state_dict_post_hook(fails)
 
 
 def wrong(part, name="wrong"):
@@ -106,11 +106,11 @@ FAILS = {
     "a hook of the optimizer": ({}, hooked_optimizer),
     "an optimizer": (
         {"optimizer": lambda m: InPlace(m.parameters(), lr=0.1, momentum=0.9)},
-        wrong(lambda g: g._runner.step.optimizers[0]),
+        wrong(lambda g: g._runner.live.optimizers[0]),
     ),
     "a scheduler": (
         {"schedule": Custom},
-        wrong(lambda g: next(iter(g._runner.step.schedulers)), "_wrong"),
+        wrong(lambda g: next(iter(g._runner.live.schedulers)), "_wrong"),
     ),
 }
 
@@ -122,7 +122,7 @@ def test_a_failure_half_way_is_undone(name):
     state = copy.deepcopy(source.state_dict())
     spoil(graph)
     parameter = graph._modules["model"].first.weight
-    slots = graph._runner.step.optimizers[0].state[parameter]
+    slots = graph._runner.live.optimizers[0].state[parameter]
     before, held = snapshot(graph), {key: id(value) for key, value in slots.items()}
 
     with pytest.raises(StateDictMismatch) as found:
@@ -130,7 +130,7 @@ def test_a_failure_half_way_is_undone(name):
 
     assert same(snapshot(graph), before)
     assert graph._modules["model"].first.weight is parameter
-    assert graph._runner.step.optimizers[0].state[parameter] is slots
+    assert graph._runner.live.optimizers[0].state[parameter] is slots
     assert {key: id(value) for key, value in slots.items()} == held
     assert isinstance(graph._modules["model"].second.bias, nn.Parameter)
     assert isinstance(found.value.__cause__, ZeroDivisionError)

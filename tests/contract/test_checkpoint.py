@@ -84,7 +84,7 @@ def test_the_format():
     assert train["step"] == 1
     assert json.loads(train["calls"]) == {"args[0]: float32[5, 4]": 1}
     assert train["scaler"] is None
-    assert same(train["optimizers"][0], graph._runner.step.optimizers[0].state_dict())
+    assert same(train["optimizers"][0], graph._runner.live.optimizers[0].state_dict())
     assert train["schedulers"][0]["last_epoch"] == 1
     assert torch.equal(train["rng"]["cpu"], torch.get_rng_state())
     assert state["model"]["first.weight"].data_ptr() == graph.model.first.weight.data_ptr()
@@ -98,7 +98,7 @@ def test_a_module_of_the_graph_loads_into_plain_torch_and_back():
     plain.load_state_dict(graph.model.state_dict())  # OneFlow: an error
     optimizer = adam(plain)
     optimizer.load_state_dict(graph.state_dict()["_train"]["optimizers"][0])
-    assert same(optimizer.state_dict(), graph._runner.step.optimizers[0].state_dict())
+    assert same(optimizer.state_dict(), graph._runner.live.optimizers[0].state_dict())
     graph.model.load_state_dict(Net().state_dict())
     graph(*data())
 

@@ -400,7 +400,7 @@ def test_a_warning_that_is_an_error() -> None:
             except EagerWarning:
                 raised += 1
     assert raised == 1
-    assert schedule.last_epoch == graph._runner.step.progress.step == 12
+    assert schedule.last_epoch == graph._runner.live.progress.step == 12
 
 
 # --- beside the calls -----------------------------------------------------------------------------

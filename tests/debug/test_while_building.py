@@ -163,3 +163,14 @@ def test_to_print_is_no_part_of_the_step(capsys):
         assert graph.report().calls.programs == 1
         guards.append(len(graph.report().guards))
     assert guards[0] == guards[1]
+
+
+def test_a_call_after_a_check_prints_its_modules(capsys):
+    """The steps of a check are taken back: the call is the first of its signature."""
+    torch.manual_seed(0)
+    graph = Step()
+    graph.debug(1)
+    graph.check(torch.randn(5, 3))
+    capsys.readouterr()
+    graph(torch.randn(5, 3))
+    assert any("first" in line for line in said(capsys) if line.startswith("(MODULE:"))

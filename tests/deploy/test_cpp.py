@@ -55,7 +55,7 @@ def test_it_trains_as_python_does(optimizer, program, tmp_path):
         twin(*batch)
     for name, value in twin.model.state_dict(prefix="model.").items():
         torch.testing.assert_close(read(states, name, value), value, rtol=1e-4, atol=1e-5)
-    slots = twin._runner.step.optimizers[0].state[twin.model[0].weight]
+    slots = twin._runner.live.optimizers[0].state[twin.model[0].weight]
     for name, value in slots.items():
         found = read(states, f"optimizer.0.state.model.0.weight.{name}", value)
         torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5)
@@ -78,7 +78,7 @@ def test_a_rate_is_set_on_the_way(program, tmp_path):
     expected = []
     for number, batch in enumerate(make_step.batches(20, seed=2)):
         if number == 10:
-            twin._runner.step.optimizers[0].param_groups[0]["lr"] = 0.001
+            twin._runner.live.optimizers[0].param_groups[0]["lr"] = 0.001
         expected.append(twin(*batch).item())
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 

@@ -27,7 +27,7 @@ def test_a_branch_on_a_number_that_the_step_moves(tmp_path):
 
 
 def test_a_value_that_python_looks_at(tmp_path):
-    class SpotChecking(TrainStep):
+    class Branching(TrainStep):
         def build(self, x, y):
             loss = F.cross_entropy(self.model(x), y)
             if y.max() > 1:
@@ -36,7 +36,7 @@ def test_a_value_that_python_looks_at(tmp_path):
             return loss
 
     model = Net()
-    step = SpotChecking(model, momentum(model.parameters()))
+    step = Branching(model, momentum(model.parameters()))
     x, _ = batches(1)[0]
     y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
     for _ in range(4):
@@ -188,7 +188,7 @@ def test_nothing_of_the_users_moves(given, tmp_path):
     states = {k: v.clone() for k, v in step.model.state_dict().items()}
     slots = [
         {key: value.clone() for key, value in slot.items()}
-        for slot in step._runner.step.optimizers[0].state.values()
+        for slot in step._runner.live.optimizers[0].state.values()
     ]
     random = torch.get_rng_state()
     twin = trained(lambda p: optim.AdamW(p, lr=0.01), dropout=0.3)
@@ -198,7 +198,7 @@ def test_nothing_of_the_users_moves(given, tmp_path):
     tg.export(step, tmp_path / "step.pt2", args=(x, y) if given else None)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(v, states[k]) for k, v in step.model.state_dict().items())
-    for slot, old in zip(step._runner.step.optimizers[0].state.values(), slots, strict=True):
+    for slot, old in zip(step._runner.live.optimizers[0].state.values(), slots, strict=True):
         assert all(torch.equal(value, old[key]) for key, value in slot.items())
     module = loaded(tmp_path / "step.pt2")
     module(x, y)  # its states are copies

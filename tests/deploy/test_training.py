@@ -114,7 +114,7 @@ def test_a_learning_rate_is_written_by_its_name(tmp_path):
     step = trained(OPTIMIZERS["momentum"])
     tg.export(step, tmp_path / "step.pt2")
     module = loaded(tmp_path / "step.pt2")
-    step._runner.step.optimizers[0].param_groups[0]["lr"] = 0.003
+    step._runner.live.optimizers[0].param_groups[0]["lr"] = 0.003
     module.get_buffer("optimizer.0.param_groups.0.lr").fill_(0.003)
     assert_same_training(step, module, batches(5))
 
@@ -231,7 +231,7 @@ def test_a_scaler_skips_the_step_that_overflows(tmp_path):
             if name.endswith("running_var"):
                 buffer.fill_(1.0)
     assert_same_training(step, module, batches(8))
-    assert scale.item() == step._runner.step.scaler.get_scale()
+    assert scale.item() == step._runner.live.scaler.get_scale()
 
 
 class _Counting(optim.Optimizer):

@@ -132,9 +132,9 @@ def served(rank: int) -> Any:
     """Of programs that serve calls."""
     graph = step()
     confirm(graph, *batch())
-    before = [p.detach().clone() for p in graph._runner.step.scan().modules["net"].parameters()]
+    before = [p.detach().clone() for p in graph._runner.live.scan().modules["net"].parameters()]
     found = graph.check(*batch())
-    now = graph._runner.step.scan().modules["net"].parameters()
+    now = graph._runner.live.scan().modules["net"].parameters()
     return found, all(map(torch.equal, before, now))
 
 

@@ -365,7 +365,7 @@ def test_programs_that_know_no_group():
 
     def make(rank: int) -> Any:
         graph, given = summing(rank, 1)
-        call = graph._runner.step.inputs.bind(given[0], {})
+        call = graph._runner.live.inputs.bind(given[0], {})
         found.append(
             graph._runner.programs.compiler.compile(
                 graph._runner.programs.dry_outcome(call), call

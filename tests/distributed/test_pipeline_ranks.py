@@ -24,7 +24,7 @@ def states_elsewhere(rank):
     _train(graph, 5)
     found = {}
     for name, parameter in graph.model.named_parameters():
-        slots = graph._runner.step.optimizers[0].state[parameter]
+        slots = graph._runner.live.optimizers[0].state[parameter]
         moments = [slots["exp_avg"], slots["exp_avg_sq"]]
         held = [one.untyped_storage().nbytes() for one in (parameter.data, *moments)]
         gone = all(bool(one.isnan().all()) for one in (parameter, *moments))
@@ -97,7 +97,7 @@ def plateau(rank):
     losses = []
     for outputs in ("last", "all"):
         graph = Step("mlp", "sgd", TWO, set_pipeline_outputs=outputs)
-        optimizer = graph._runner.step.optimizers.pop()
+        optimizer = graph._runner.live.optimizers.pop()
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)
         graph.add_optimizer(optimizer, lr_sch=scheduler)
         try:
@@ -130,13 +130,13 @@ def scaled(rank):
         for number in range(24):
             expected, got = plain(*batch("mlp", number)), graph(*batch("mlp", number))
             assert got.is_meta or torch.equal(expected, got)
-            assert plain._runner.step.scaler.get_scale() == graph._runner.step.scaler.get_scale()
+            assert plain._runner.live.scaler.get_scale() == graph._runner.live.scaler.get_scale()
         first = plain.state_dict(), graph.state_dict()
         pairs = zip(*(one["model"].values() for one in first), strict=True)
         same = all(torch.equal(*pair) for pair in pairs)
-        steps = {slots["step"].item() for slots in graph._runner.step.optimizers[0].state.values()}
+        steps = {slots["step"].item() for slots in graph._runner.live.optimizers[0].state.values()}
         runs = sum(replay.runs for replay in graph._runner.cache)
-        found.append((same, steps, graph._runner.step.scaler.get_scale(), runs))
+        found.append((same, steps, graph._runner.live.scaler.get_scale(), runs))
     return found
 
 

@@ -159,7 +159,7 @@ def held_by(graph: Train) -> dict[str, float]:
     parameters = list(graph.model.parameters())
     slots = [
         value
-        for state in graph._runner.step.optimizers[0].state.values()
+        for state in graph._runner.live.optimizers[0].state.values()
         for value in state.values()
         if value.ndim
     ]

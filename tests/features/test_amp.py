@@ -184,5 +184,5 @@ def test_a_weight_is_cast_once_in_each_call_and_never_kept() -> None:
                 expected = layer(layer(x))
             assert torch.equal(graph(x), expected)
             layer.weight.data.copy_(torch.randn(4, 4))  # moves neither version nor pointer
-    casts = targets(graph._runner.programs.compiler.shown[0].program).count("_to_copy")
+    casts = targets(graph._runner.programs.compiler.latest[0].program).count("_to_copy")
     assert casts == 3  # x, weight, bias

@@ -167,7 +167,7 @@ def test_one_training_run_may_alternate():
     mine, other = sides(Mlp, OPTIMIZERS["SGD, momentum"])
     data = batches(Mlp, 12, infinite=(1, 7, 9))
     eager = type(other.step)(mine.model, mine.optimizer, mine.scaler)
-    mine.step._runner.step.schedulers._entries.clear()
+    mine.step._runner.live.schedulers._entries.clear()
     other.step.lr_sch = None
     for number, batch in enumerate(data):
         torch.manual_seed(number)

@@ -114,7 +114,7 @@ def test_check_runs_the_lowered_program_as_it_is_run(infinite):
     first, second = batches(Mlp, 2, infinite)
     settle(mine.step, *first)
     (replay,) = support.replays(mine.step)
-    call = mine.step._runner.step.inputs.bind(second, {})
+    call = mine.step._runner.live.inputs.bind(second, {})
     roots = {"model": mine.model}
     sandbox = ReplaySandbox(replay, call, Step.scan(roots, [mine.optimizer], mine.scaler))
     executable = replay.executable

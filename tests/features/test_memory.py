@@ -129,7 +129,7 @@ def trained(
     torch.manual_seed(6)
     found: list[Any] = [tensor for batch in data for tensor in graph(*batch)]
     found += graph.model.state_dict().values()
-    state = graph._runner.step.optimizers[0].state_dict()["state"]
+    state = graph._runner.live.optimizers[0].state_dict()["state"]
     found += [value for slots in state.values() for value in slots.values()]
     return found, graph
 

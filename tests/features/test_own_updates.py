@@ -377,3 +377,27 @@ def test_a_step_may_read_what_the_micro_batches_left_in_a_buffer():
         others.step()
         others.zero_grad()
         assert_equal(mine, other)
+
+
+def test_an_optimizer_that_a_check_makes_is_gone_with_it():
+    class Own(tg.Graph):
+        def __init__(self, model):
+            super().__init__()
+            self.model, self.held = model, {}
+
+        def build(self, x):
+            if not self.held:
+                self.held["optimizer"] = sgd(self.model)
+            loss = self.model(x).square().mean()
+            loss.backward()
+            self.held["optimizer"].step()
+            self.held["optimizer"].zero_grad()
+            return loss
+
+    torch.manual_seed(0)
+    graph, x = Own(nn.Linear(3, 2)), torch.randn(4, 3)
+    assert graph.check(x) is None
+    assert not graph.held
+    for _ in range(4):
+        graph(x)
+    assert len(graph.state_dict()["_train"]["optimizers"]) == 1

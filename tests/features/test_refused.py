@@ -117,7 +117,7 @@ def two_hooks_write():
     average = torch.zeros_like(last)
     graph = In(mine.model, sgd(others), mine.scaler)
     graph.add_optimizer(sgd([last]))
-    for optimizer in graph._runner.step.optimizers:
+    for optimizer in graph._runner.live.optimizers:
         optimizer.register_step_post_hook(lambda *_: average.lerp_(last.detach(), 0.1))
     twice(graph, *batches(Mlp, 1)[0])
 

@@ -163,7 +163,7 @@ class _Run:
         # A stage that has less time than it may take shares it alike: some of it is to measure in.
         self._prepare = stage.prepare * min(1.0, limit / stage.limit)
         self._grace = min(GRACE, (limit - self._prepare) / 4)
-        self._call_lock = time.time() + self._prepare
+        self._deadline = time.time() + self._prepare
 
     def to_the_end(self) -> None:
         """Return when all jobs have ended, or the time is up."""
@@ -181,14 +181,14 @@ class _Run:
     def _start(self) -> None:
         """As many jobs as may prepare beside each other."""
         while self.pending and len(self._preparing()) < self.stage.at_once:
-            self.jobs.append(_Running(self.pending.pop(0), self._call_lock, self._events))
+            self.jobs.append(_Running(self.pending.pop(0), self._deadline, self._events))
 
     def _give_turn(self) -> None:
         """Let one job measure, when no other does and all are prepared, or had the time for it."""
         if self._measuring is not None:
             return
         preparing = self._preparing()
-        if preparing and self.stage.prepare and time.time() > self._call_lock + self._grace:
+        if preparing and self.stage.prepare and time.time() > self._deadline + self._grace:
             for job in preparing:
                 job.end(f"ended: not prepared after {self._prepare + self._grace:.0f} s")
         elif not preparing and not self.pending:

@@ -84,8 +84,8 @@ def _large(x: torch.Tensor) -> None:
 
 def _everything(graph: Any) -> Any:
     optimizer, schedule = (
-        graph._runner.step.optimizers[0],
-        next(iter(graph._runner.step.schedulers), None),
+        graph._runner.live.optimizers[0],
+        next(iter(graph._runner.live.schedulers), None),
     )
     grads = [p.grad for p in graph.model.parameters()]
     state = copy.deepcopy([graph.state_dict(), grads])
@@ -282,7 +282,7 @@ def test_a_rate_that_the_user_sets(tmp_path):
     graph = _made(20)
     for _ in range(3):
         _run(graph, 4)
-        graph._runner.step.optimizers[0].param_groups[0]["weight_decay"] += 0.01
+        graph._runner.live.optimizers[0].param_groups[0]["weight_decay"] += 0.01
     assert _found(graph, tmp_path) is None
 
 

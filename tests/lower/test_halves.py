@@ -150,7 +150,7 @@ def test_halves_run_op_by_op_as_the_whole():
         confirm(graph, *batch)
         replay = support.replay_of(graph)
         halves = halves_of(replay.program, torch.device("cpu"))
-        values = replay._binding.values(graph._runner.step.inputs.bind(batch, {}))
+        values = replay._binding.values(graph._runner.live.inputs.bind(batch, {}))
         copies = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
         with torch.no_grad():
             expected = replay.executable.function(values)

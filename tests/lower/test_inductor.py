@@ -279,7 +279,7 @@ graph = tg.train_step(model, nn.functional.cross_entropy, optim.AdamW(model.para
 graph.config.set_backend("auto", switch_at=16)
 x, y = torch.randn(5, 6), torch.randint(3, (5,))
 for _ in range(5): graph(x, y)
-compilation = graph._runner.programs.compiler.shown[0]._switch._compilation
+compilation = graph._runner.programs.compiler.latest[0]._switch._compilation
 print(compilation._compiler._process.pid, flush=True)
 """
 

@@ -37,7 +37,7 @@ def test_compile_leaves_everything_as_it_was():
     assert graph.is_compiled
     assert all(torch.equal(one, before[name]) for name, one in graph.model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), draws)
-    assert not graph._runner.step.optimizers[0].state
+    assert not graph._runner.live.optimizers[0].state
     assert all(one.grad is None for one in graph.model.parameters())
 
 
@@ -171,7 +171,7 @@ def test_gradients_of_eager_are_refused_and_zeros_are_none():
 
     with pytest.raises(GradPresent, match="zero_grad"):
         graph(batch())
-    graph._runner.step.optimizers[0].zero_grad(set_to_none=False)
+    graph._runner.live.optimizers[0].zero_grad(set_to_none=False)
     graph(batch())
 
 

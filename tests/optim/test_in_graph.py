@@ -156,7 +156,7 @@ def test_a_parameter_without_a_gradient_gets_no_slots(kind):
 
     graph = assert_parity(fresh, batches(Mlp, 3))
 
-    assert len(graph._runner.step.optimizers[0].state) == 4
+    assert len(graph._runner.live.optimizers[0].state) == 4
 
 
 @KINDS

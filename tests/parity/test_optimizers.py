@@ -169,7 +169,7 @@ def test_six_steps_are_bitwise_eager(name):
     with counters.expect(captures=1):
         graph = assert_parity(VARIED[name], batches(ConvNet if of_images else Mlp, 6))
     if name == "no gradient":  # as in eager: no slots for what has none
-        assert len(graph._runner.step.optimizers[0].state) == 4
+        assert len(graph._runner.live.optimizers[0].state) == 4
 
 
 def test_every_optimizer_of_torch_is_here():

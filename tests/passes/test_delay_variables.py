@@ -136,6 +136,6 @@ def test_a_graph_that_casts_all_its_weights_first() -> None:
         for _ in range(3):
             assert torch.equal(graph(x), expected)
             assert torch.equal(without(x), expected)
-    moved, stays = (g._runner.programs.compiler.shown[0].program for g in (graph, without))
+    moved, stays = (g._runner.programs.compiler.latest[0].program for g in (graph, without))
     assert live_bytes(stays) > 8 * 32 * 32 * 8
     assert live_bytes(moved) < 2 * 32 * 32 * 8

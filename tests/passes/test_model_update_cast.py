@@ -80,7 +80,7 @@ def test_a_weight_changed_outside_is_cast_again(change):
                 before = model.first.weight
                 change(model)
                 if model.first.weight is not before:
-                    graph._runner.step.optimizers[0].param_groups[0]["params"][0] = (
+                    graph._runner.live.optimizers[0].param_groups[0]["params"][0] = (
                         model.first.weight
                     )
             found.append(graph(x, y))
@@ -99,8 +99,8 @@ def test_an_eager_step_and_another_graph_move_the_weights_too():
                 other(x, y)
             elif number % 4 == 2:
                 nn.functional.cross_entropy(model(x), y).backward()
-                graph._runner.step.optimizers[0].step()
-                graph._runner.step.optimizers[0].zero_grad()
+                graph._runner.live.optimizers[0].step()
+                graph._runner.live.optimizers[0].zero_grad()
             found.append(graph(x, y))
         return found
 

@@ -106,7 +106,7 @@ class Prefetch(tg.Graph):
 
 
 def targets(graph: tg.Graph) -> list[str]:
-    program: Program = graph._runner.programs.compiler.shown[0].program
+    program: Program = graph._runner.programs.compiler.latest[0].program
     return support.targets(program)
 
 

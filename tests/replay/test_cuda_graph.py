@@ -79,7 +79,7 @@ def test_numbers_that_did_not_change_are_not_written(recording):
     for batch in batches(Mlp, 4):
         graph(*batch)
     assert recording[0].events.count("numbers") == 1
-    for group in graph._runner.step.optimizers[0].param_groups:
+    for group in graph._runner.live.optimizers[0].param_groups:
         group["lr"] = 0.05
     for batch in batches(Mlp, 2):
         graph(*batch)
@@ -207,7 +207,7 @@ def test_memory_that_was_replaced_is_captured_again(recording):
         graph(*batch)
     assert recording[0].events[-4:] == ["reset", "capture", "replay", "replay"]
     net.first.weight = nn.Parameter(net.first.weight.detach().clone())
-    graph._runner.step.optimizers[0].param_groups[0]["params"][0] = net.first.weight
+    graph._runner.live.optimizers[0].param_groups[0]["params"][0] = net.first.weight
     with counters.expect(captures=0, graph_captures=1, graph_replays=3):
         for batch in data[5:]:
             before = net.first.weight.detach().clone()
@@ -289,7 +289,7 @@ def test_a_capture_that_fails_leaves_the_step_op_by_op(recording):
         graph(*batch)
     assert recording[0].events.count("replay") == 0
     assert graph.report().cuda_graph.startswith("the capture failed: RuntimeError")
-    assert graph._runner.step.optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 4
+    assert graph._runner.live.optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 4
 
 
 def test_a_capture_that_fails_though_it_is_required(recording):
@@ -301,7 +301,7 @@ def test_a_capture_that_fails_though_it_is_required(recording):
     with pytest.raises(CudaGraphRefused, match="not permitted when stream is capturing"):
         graph(*data[1])
     assert torch.equal(net.first.weight, before)
-    assert graph._runner.step.optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 1
+    assert graph._runner.live.optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 1
     graph(*data[2])
     assert graph.report().cuda_graph == "captured"
 
@@ -310,7 +310,7 @@ def test_a_warm_up_that_fails_counts_no_step(recording, monkeypatch):
     graph, net = made(adamw)
     data = batches(Mlp, 3)
     graph(*data[0])
-    steps = graph._runner.step.optimizers[0].state[net.first.weight]["step"]
+    steps = graph._runner.live.optimizers[0].state[net.first.weight]["step"]
     x, y = data[1]
     confirm(graph, x[:2], y[:2])  # a program that has not run
     assert steps.item() == RECORDED + 1 + 2
@@ -343,7 +343,7 @@ def test_ctrl_c_waits_for_the_replay(recording, monkeypatch):
     monkeypatch.setattr(type(captured), "replay", lambda self: interrupted())
     with pytest.raises(KeyboardInterrupt):
         graph(*data[2])
-    assert graph._runner.step.optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 3
+    assert graph._runner.live.optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 3
     monkeypatch.undo()
 
 

@@ -67,7 +67,7 @@ def expect_any(program: Program) -> None:
 def held(graph: Train) -> dict[str, Any]:
     """All that a step may change."""
     found = {name: value.clone() for name, value in graph.model.state_dict().items()}
-    for number, slots in graph._runner.step.optimizers[0].state_dict()["state"].items():
+    for number, slots in graph._runner.live.optimizers[0].state_dict()["state"].items():
         found.update((f"{number}.{name}", value.clone()) for name, value in slots.items())
     found["generator"] = torch.get_rng_state()
     if graph.scaler is not None:
@@ -86,7 +86,7 @@ GOOD = torch.linspace(-1, 1, 32).reshape(8, 4)
 
 def replay(graph: Any, *args: Any) -> Any:
     """A step of the program that serves calls: a Graph would go on in eager where it raises."""
-    call = graph._runner.step.inputs.bind(args, {})
+    call = graph._runner.live.inputs.bind(args, {})
     return graph._runner._replayed(graph._runner.programs.find(call), call)
 
 

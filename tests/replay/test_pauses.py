@@ -107,7 +107,7 @@ def trained(
 
 def replayed(graph: Branches, *args: Any) -> Any:
     """A step of the program that serves calls: a Graph would go on in eager where it raises."""
-    call = graph._runner.step.inputs.bind(args, {})
+    call = graph._runner.live.inputs.bind(args, {})
     return graph._runner._replayed(graph._runner.programs.find(call), call)
 
 

@@ -47,7 +47,7 @@ class ModuleHolder(Itself):
     __slots__ = ("_runner",)  # programs guard the dict of attributes, which must not lead to them
 
     _runner: Any
-    """Runs its calls."""
+    """Runs its calls: a `calls.runner.Runner`, which is of a higher floor."""
     _own_names: frozenset[str] = frozenset()
     """The names of a Graph's state, once it is there."""
     _tree_class: ClassVar[type[BlockTree]] = BlockTree

@@ -84,18 +84,18 @@ def is_own(graph: object, state: AbstractSet[str], name: str) -> bool:
 def _own_of(cls: type) -> frozenset[str]:
     own: set[str] = set()
     for base in reversed(cls.__mro__[:-1]):
-        own = own | set(vars(base)) if _is_of_ours(base) else own - set(vars(base))
+        own = own | set(vars(base)) if is_of_ours(base) else own - set(vars(base))
     return frozenset(name for name in own - _ASSIGNABLE if not name.startswith("__"))
 
 
 def refuse_redefined(cls: type) -> None:
     """Raise ModuleNameTaken where a class of the user's has a private name of Graph, or a call."""
-    if _is_of_ours(cls):
+    if is_of_ours(cls):
         return
-    ours = {name for base in cls.__mro__[:-1] if _is_of_ours(base) for name in vars(base)}
+    ours = {name for base in cls.__mro__[:-1] if is_of_ours(base) for name in vars(base)}
     private = {name for name in ours if name[0] == "_" and not name.startswith("__")}
     for base in cls.__mro__[:-1]:
-        taken = sorted(set() if _is_of_ours(base) else set(vars(base)) & {*private, "__call__"})
+        taken = sorted(set() if is_of_ours(base) else set(vars(base)) & {*private, "__call__"})
         for name in taken:
             raise ModuleNameTaken(
                 f"{base.__name__} defines {name!r}, which is the Graph's own.",
@@ -113,7 +113,7 @@ def refuse_overwritten(graph: object, before: dict[str, object]) -> None:
     """
     now = vars(graph)
     for base in type(graph).__mro__[:-1]:
-        hidden = set() if _is_of_ours(base) else set(vars(base)) & (set(now) - set(before))
+        hidden = set() if is_of_ours(base) else set(vars(base)) & (set(now) - set(before))
         for name in sorted(hidden - _ASSIGNABLE):
             raise ModuleNameTaken(f"{base.__name__} defines {name!r}, which is the Graph's own.")
     for name, value in before.items():
@@ -124,7 +124,8 @@ def refuse_overwritten(graph: object, before: dict[str, object]) -> None:
             )
 
 
-def _is_of_ours(cls: type) -> bool:
+def is_of_ours(cls: type) -> bool:
+    """True for a class of torchgraph's."""
     return str(cls.__module__).partition(".")[0] == _PACKAGE  # None for text that was run
 
 

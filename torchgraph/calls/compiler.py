@@ -31,9 +31,9 @@ class Compiler:
         cache: whose CUDA Graphs the programs share.
     """
 
-    def __init__(self, step: LiveStep, cache: ProgramCache) -> None:
-        self._step, self._cache = step, cache
-        self.shown: tuple[Replay, Call, Any] | None = None
+    def __init__(self, live: LiveStep, cache: ProgramCache) -> None:
+        self._live, self._cache = live, cache
+        self.latest: tuple[Replay, Call, Any] | None = None
         """The program that was made last, of which call, and its arguments described."""
         self.stage_seconds: dict[str, float] = {}
 
@@ -47,9 +47,9 @@ class Compiler:
             CaptureError and its kin; PassFailed; VerifyError; CudaGraphRefused.
         """
         _refuse_eager(outcome)
-        options, graphs = self._step.options, self._cache.graphs
-        name = f"{self._step.name} {len(self._cache)}"
-        stages, passes = self._step.stages(), pipeline(options)
+        options, graphs = self._live.options, self._cache.graphs
+        name = f"{self._live.name} {len(self._cache)}"
+        stages, passes = self._live.printer(), pipeline(options)
         count = len(chosen(passes, options.passes))
         stages.begins(count + 4)
         with stages.stage("building graph", parts=count + 1, goes_on=goes_on):
@@ -68,22 +68,22 @@ class Compiler:
             else:
                 code = graphs.lower(program, name, Target(options))
             if options.backend != "aten" and not is_pipelined(options):
-                name = self._step.name
+                name = self._live.name
                 switch = Switch(captured.program, program, name, options, graphs, stages)
             stages.step("bind")
             replay = Replay(captured, code, options, graphs.calls, switch)
             stages.step("done")
         self.stage_seconds = stages.seconds
         replay.example = call.without_data()
-        self.shown = (replay, replay.example, described((before.args, before.kwargs)))
-        announce.program(stages, self._step.name, replay, lambda: repr(self._step.owner))
+        self.latest = (replay, replay.example, described((before.args, before.kwargs)))
+        announce.program(stages, self._live.name, replay, lambda: repr(self._live.owner))
         self._cache.drafted()
         return replay
 
     def _in_stages(self, captured: Captured, program: Program, name: str) -> Code:
         """The lowered code of a program whose modules have pipeline stages."""
-        options, guard = self._step.options, captured.value_guard
-        if self._step.schedulers.needs_loss and options.pipeline_outputs != "all":
+        options, guard = self._live.options, captured.value_guard
+        if self._live.schedulers.needs_loss and options.pipeline_outputs != "all":
             raise NotPipelined(
                 "ReduceLROnPlateau goes by the loss, which the ranks of the last stage have alone.",
                 fix='config.set_pipeline_outputs("all")',
@@ -98,9 +98,9 @@ class Compiler:
             NoProgram: the call stays in eager; CaptureError and its kin.
         """
         _refuse_eager(outcome)
-        options = self._step.options
-        accumulates = bool(self._step.optimizers) and options.micro_batches > 1
-        split = split_inputs(call, self._step.build, options) if accumulates else frozenset()
+        options = self._live.options
+        accumulates = bool(self._live.optimizers) and options.micro_batches > 1
+        split = split_inputs(call, self._live.build, options) if accumulates else frozenset()
         captured = program_of(outcome, options, split)
         keep_unread(captured.program)
         return captured

@@ -20,6 +20,7 @@ from .in_eager import (
     bare_results,
     in_words,
     is_bare,
+    may_run_beside,
     run_bare,
     updated,
     why_alone,
@@ -27,14 +28,14 @@ from .in_eager import (
 from .live_step import in_build
 from .outline import OTHERS, Outlines, quickly_apart, requires_grad
 from .programs import Programs
-from .signatures import Signature
+from .signatures import SignatureState
 
 
 class EagerPath:
     """Runs a call in eager: recorded, alone, beside another thread, or as the plain function."""
 
     def __init__(self, programs: Programs) -> None:
-        self._programs, self._live = programs, programs.step
+        self._programs, self._live = programs, programs.live
         self._cache, self._together = programs.cache, programs.together
         self._recordings = programs.recordings
         self.outlines = Outlines()
@@ -42,7 +43,7 @@ class EagerPath:
     # --- known by the outline of its arguments ----------------------------------------------------
 
     def stays(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> str | None:
-        """A description of the arguments of a call known to stay in eager; None for another."""
+        """Count a call known to stay in eager, and describe its arguments; None: bind it."""
         known = self.outlines.find(args, kwargs, options, self._live.build_function)
         return None if known is None else self._recordings.stays(known, options)
 
@@ -69,7 +70,7 @@ class EagerPath:
 
     # --- bound ------------------------------------------------------------------------------------
 
-    def recorded(self, call: Call, failed: str = "") -> Any:
+    def run(self, call: Call, failed: str = "") -> Any:
         """One step as eager runs it; the next one like it may have a program.
 
         ``failed``: why its program did not run it: then nothing is to be learnt of it.
@@ -82,11 +83,17 @@ class EagerPath:
         call, live.signals.torn = call.noted(), ""
         with live.signals, ExitStack() as turn:
             free = turn.enter_context(patching.alone())
-            if not free and not self._together.takes_part and live.may_run_beside(call):
+            if not free and self._may_run_beside(call):
                 return self._beside(call)
             if live.last_call is not None and (serves := self._stays_eager(call)) is not None:
                 return self._bare(call, live.last_call[0].step, serves)
-            return self._taken(call, turn, failed)
+            return self._recorded_or_alone(call, turn, failed)
+
+    def _may_run_beside(self, call: Call) -> bool:
+        """True for a call that is ``build`` and ``optimizer.step()`` of this rank, and no more."""
+        live = self._live
+        alone = not self._together.takes_part
+        return alone and may_run_beside(call, live.options, live.schedulers)
 
     def _beside(self, call: Call) -> Any:
         """One step as eager runs it, while another thread records: no class is patched for it."""
@@ -120,12 +127,12 @@ class EagerPath:
         self.outlines.stays = self._known_by_outline(call, returned)
         return returned
 
-    def _taken(self, call: Call, turn: ExitStack, failed: str) -> Any:
+    def _recorded_or_alone(self, call: Call, turn: ExitStack, failed: str) -> Any:
         """A call that is recorded, or has a reason not to be.
 
         Args:
             turn: while it is open, no other thread records.
-            failed: as for `recorded`.
+            failed: as for `run`.
         """
         live, recordings = self._live, self._recordings
         with live.scaler_started(), paused():
@@ -161,7 +168,7 @@ class EagerPath:
             return None
         return self._recordings.stays_eager(self._programs.key(call), options)
 
-    def _known_by_outline(self, call: Call, returned: object) -> Signature | None:
+    def _known_by_outline(self, call: Call, returned: object) -> SignatureState | None:
         """The signature of a call around which nothing is to be done; None for another one."""
         options, replicas, key = self._live.options, self._live.replicas, self._programs.key(call)
         watched = options.history or options.stages or options.data_parallel is not None

@@ -21,7 +21,7 @@ from ..record.compare.outcome import returned_as
 from ..record.history import with_history
 from ..record.results import apart
 from ..structure import Contents, Returned
-from .schedule import Schedulers
+from .schedulers import Schedulers
 
 
 def why_alone(step: Step, call: Call, options: Options, *, updates: bool) -> tuple[str, bool]:

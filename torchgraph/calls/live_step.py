@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet, ref
 
 import torch
@@ -45,8 +45,7 @@ from ..replay.interrupts import CUT_SHORT, SignalsWait
 from ..structure import Contents
 from . import announce
 from .call_lock import CallLock
-from .in_eager import may_run_beside
-from .schedule import Schedulers
+from .schedulers import Schedulers
 
 _SILENT = nullcontext()
 _OFTEN = 2
@@ -60,7 +59,10 @@ def building() -> bool:
 
 
 class LiveStep:
-    """The modules, optimizers, scaler and schedulers that a step trains, and its run in eager.
+    """The live objects that a step trains, what its calls share, and `build` run in eager.
+
+    Not `live.step.Step`, which is one scan of it. Calls share a lock, how signals wait, counts, the
+    last call in eager and the output of `debug`.
 
     Args:
         owner: the Graph, of which only a weak reference is held: programs and all that leads to
@@ -68,6 +70,9 @@ class LiveStep:
         name: the Graph's.
         modules, blocks: those of the Graph, by name.
     """
+
+    _undone: ClassVar[tuple[str, ...]] = ("own_update",)
+    """Attributes that a step may set, and that are restored with all that it may change."""
 
     def __init__(
         self,
@@ -217,6 +222,10 @@ class LiveStep:
             found = Snapshot(owners, [*tensors, *call.tensors])
         else:
             found = Snapshot([*owners, *self.schedulers.parts()], tensors, unwritten=unwritten)
+        found.keep(self.optimizers)
+        found.keep(self._announced_calls)
+        for name in self._undone:
+            found.keep_number(vars(self), name, vars(self)[name])
         for leaf in (step.leaves[position] for position in step.moving):
             found.keep_number(leaf.root, leaf.path[0], leaf.value)
         return found
@@ -238,10 +247,6 @@ class LiveStep:
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise Python's own error for arguments that `build` does not take, where it is that."""
-
-    def may_run_beside(self, call: Call) -> bool:
-        """True for a call that is ``build`` and ``optimizer.step()``, and no more."""
-        return may_run_beside(call, self.config.options, self.schedulers)
 
     def begin_eager(self, call: Call) -> None:
         """A call is about to run in eager.
@@ -299,7 +304,7 @@ class LiveStep:
         strict: bool = False,
         owned: Sequence[torch.Tensor] = (),
     ) -> Outcome:
-        """Run a call in eager. ``observed``: record it; the other arguments are those of `take`."""
+        """Run a call in eager. ``observed``: record it; the others are those of `record.take`."""
         if self.config.options.micro_batches > 1:  # each of them moves the numbers
             step = step.without_numbers()
         given = call.unbound
@@ -326,10 +331,10 @@ class LiveStep:
                 built=self._built,
             )
         if observer is not NOBODY:
-            announce.returned(self.stages(), self.name, outcome.returned)
+            announce.returned(self.printer(), self.name, outcome.returned)
         return outcome
 
-    def stages(self) -> Stages:
+    def printer(self) -> Stages:
         """The printer of stages, at the current debug level."""
         return Stages(self.name, type(self.owner).__name__, self.blocks.debug().level())
 
@@ -340,7 +345,7 @@ class LiveStep:
 
     def telling(self) -> AbstractContextManager[None]:
         """In the block, warnings are also printed, from debug level 0 on."""
-        return _SILENT if self.blocks.is_silent else warnings_told(self.stages().warning)
+        return _SILENT if self.blocks.is_silent else warnings_told(self.printer().warning)
 
     @contextmanager
     def replicated(self, step: Step) -> Iterator[None]:
@@ -368,7 +373,7 @@ class LiveStep:
             yield NOBODY
             return
         self._announced_calls.add(call.key)
-        stages = self.stages()
+        stages = self.printer()
         given = announce.arguments(stages, self.name, call)
         building = announce.Building(stages, self.modules, self.blocks.debug, given)
         try:

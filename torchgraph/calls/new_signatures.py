@@ -8,7 +8,7 @@ from ..live.arguments import Arguments
 from ..live.inputs import Call
 from ..options.options import Options
 from ..reasons import Because, Reason
-from .signatures import PATIENCE, Signature
+from .signatures import PATIENCE, SignatureState
 
 AS_TENSORS = (
     "pass numbers and arrays that change as tensors (a float as torch.tensor(x, "
@@ -36,7 +36,7 @@ class NewSignatures:
         self.serves = ""
         """A description of the arguments of the first call that was one too many."""
 
-    def meet(self, known: Signature, options: Options, *, late: bool) -> bool:
+    def meet(self, known: SignatureState, options: Options, *, late: bool) -> bool:
         """Count a call; True for one that is not to be recorded.
 
         Args:

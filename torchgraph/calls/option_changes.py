@@ -17,7 +17,7 @@ class OptionChanges:
 
     def __init__(self, programs: Programs, spot_checks: SpotChecks, history: History) -> None:
         self._programs, self._spot_checks, self._history = programs, spot_checks, history
-        self.last = programs.step.config.options
+        self.last = programs.live.config.options
         """The options of the last call."""
 
     def apply(self, options: Options) -> None:
@@ -29,7 +29,7 @@ class OptionChanges:
         """
         programs = self._programs
         if options.data_parallel is not None and inside_no_sync():
-            raise OutsideOfStep(f"{programs.step.name} is called inside of tg.no_sync().")
+            raise OutsideOfStep(f"{programs.live.name} is called inside of tg.no_sync().")
         if options is self.last:
             return
         check_names(pipeline(options), options.passes)

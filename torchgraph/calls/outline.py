@@ -18,7 +18,7 @@ from .._torch.consumed import is_consumed
 from ..options.options import Options
 from ..record.history import with_history
 from ..structure.contents import with_ends
-from .signatures import Signature
+from .signatures import SignatureState
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _is_tensor = partial(operator.is_, torch.Tensor)
@@ -69,13 +69,13 @@ class Outlines:
     """The signatures of one Graph that stay in eager, by the outlines of their calls."""
 
     def __init__(self) -> None:
-        self.known: dict[Hashable, tuple[Options, object, Signature]] = {}
-        self.stays: Signature | None = None
+        self.known: dict[Hashable, tuple[Options, object, SignatureState]] = {}
+        self.stays: SignatureState | None = None
         """The signature of the call that just ran as the plain function; None for another call."""
 
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, function: object
-    ) -> Signature | None:
+    ) -> SignatureState | None:
         """The signature of a call that stays in eager; None where the call has to be bound."""
         found = self.known.get(outline(args, kwargs))
         same = found is not None and found[0] is options and found[1] is function

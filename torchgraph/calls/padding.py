@@ -1,4 +1,4 @@
-"""The interface of shape buckets: a call is padded before it is looked for, its results are cut."""
+"""The interface of shape buckets, which `buckets` implements, a floor above."""
 
 from __future__ import annotations
 

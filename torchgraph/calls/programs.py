@@ -1,4 +1,4 @@
-"""The programs of a Graph: found for a call, or made from a dry run whose effects are undone."""
+"""The programs of a Graph: found for a call, or made of a dry run for those who look at one."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Programs:
     Holds the cache, the compiler, the recordings of each signature, and the other ranks.
     """
 
-    def __init__(self, step: LiveStep) -> None:
-        self.step = step
+    def __init__(self, live: LiveStep) -> None:
+        self.live = live
         self.cache = ProgramCache()
-        self.compiler = Compiler(step, self.cache)
+        self.compiler = Compiler(live, self.cache)
         self.together = Together(
-            type(step.owner).__name__, partial(_options_of, step), weakly(self._give_back, _nothing)
+            type(live.owner).__name__, partial(_options_of, live), weakly(self._give_back, _nothing)
         )
         self.recordings = Recordings(
             self.cache,
-            Trying(step.take, step.snapshot),
+            Trying(live.take, live.snapshot),
             partial(self.compiler.compile, goes_on=True),
             self.together,
-            partial(_words_of, step),
+            partial(_words_of, live),
         )
 
     def forget(self) -> None:
@@ -65,7 +65,7 @@ class Programs:
 
     def _surroundings(self) -> tuple[Any, ...]:
         """The parts of a key besides the call."""
-        return (ambient(), self.step.config.options, self.step.build_function)
+        return (ambient(), self.live.config.options, self.live.build_function)
 
     def why_eager(self, call: Call) -> str:
         """Why calls of this signature stay in eager; empty where they may have a program."""
@@ -83,8 +83,8 @@ class Programs:
         key = self.key(call)
         found = self.cache.find(key)
         if found is None and self.cache.holds(key):
-            with self.step.signals, self.step.scaler_started():
-                found = self.cache.refit(key, self.step.scan())
+            with self.live.signals, self.live.scaler_started():
+                found = self.cache.refit(key, self.live.scan())
         return found
 
     def may_serve(self, replay: Replay, call: Call) -> bool:
@@ -92,12 +92,12 @@ class Programs:
         if replay.captured.own_update:
             fits = replay.captured.side_effects.fits()
         else:
-            fits = not self.step.optimizers or replay.guards.no_gradients()
+            fits = not self.live.optimizers or replay.guards.no_gradients()
         return fits and not replay.needs_confirming_for(call)
 
-    def others(self, tried: Replay, call: Call) -> Iterator[Replay]:
-        """The other programs for a call that ``tried`` seemed to serve."""
-        for replay in self.cache.others(self.key(call), tried):
+    def others(self, tried: Replay, key: Any, call: Call) -> Iterator[Replay]:
+        """The other programs for a call, of that key, that ``tried`` seemed to serve."""
+        for replay in self.cache.others(key, tried):
             if self.may_serve(replay, call):
                 yield replay
 
@@ -109,16 +109,16 @@ class Programs:
         Raises:
             UnsupportedInput: ``error``, where that is an error.
         """
-        self.step.check_arguments(args, kwargs)
+        self.live.check_arguments(args, kwargs)
         call = unbound(args, kwargs, error.way_out)
-        self.recordings.unbound(self.key(call), error, self.step.config.options)
+        self.recordings.unbound(self.key(call), error, self.live.config.options)
         return call
 
     def drop_failing(self, failed: StepFailed, call: Call) -> str:
         """Drop programs that fail in most of their calls; why this call runs in eager."""
         at = f" (at {failed.where})" if failed.where else ""
         why = f"an op of its program raises {type(failed.__cause__).__name__}{at}"
-        self.recordings.drop_failing(self.key(call), why, self.step.config.options)
+        self.recordings.drop_failing(self.key(call), why, self.live.config.options)
         return why
 
     def candidates(self, call: Call) -> Iterator[Replay]:
@@ -134,7 +134,7 @@ class Programs:
     @property
     def is_compiled(self) -> bool:
         """True after the first call."""
-        return self.compiler.shown is not None or self.step.last_call is not None
+        return self.compiler.latest is not None or self.live.last_call is not None
 
     def last(self) -> tuple[Replay, Call, Any]:
         """The program that was made last, of which call, and its arguments described.
@@ -142,37 +142,37 @@ class Programs:
         Raises:
             NotCompiled: before the first call; `NoProgram` where no program can hold the step.
         """
-        if self.compiler.shown is None and self.step.last_call is not None:
-            with self.step.signals:
-                self.compiler.compile(*self.step.last_call)  # of a step that is not confirmed
-        if self.compiler.shown is None:
-            raise NotCompiled(f"{self.step.name} has not been called yet.")
-        return self.compiler.shown
+        if self.compiler.latest is None and self.live.last_call is not None:
+            with self.live.signals:
+                self.compiler.compile(*self.live.last_call)  # of a step that is not confirmed
+        if self.compiler.latest is None:
+            raise NotCompiled(f"{self.live.name} has not been called yet.")
+        return self.compiler.latest
 
     def last_or_call(self) -> tuple[Replay | None, Call]:
         """`last`, or the last call alone, where no program can hold the step."""
         try:
             return self.last()[:2]
         except NoProgram:
-            if self.step.last_call is None:
+            if self.live.last_call is None:
                 raise
-            return None, self.step.last_call[1]
+            return None, self.live.last_call[1]
 
     def inspected(
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and the result of ``look`` for both."""
-        step = self.step
-        with step.lock.lock, step.signals, no_advice_taken(step.options):
+        live = self.live
+        with live.lock.lock, live.signals, no_advice_taken(live.options):
             self.cache.bring_home()
-            call = step.inputs.bind(args, kwargs)
+            call = live.inputs.bind(args, kwargs)
             with self.with_states(call):
-                held = (step.scan, [step.owner, *step.moved_by_build()], step.options)
+                held = (live.scan, [live.owner, *live.moved_by_build()], live.options)
                 for replay in self.candidates(call):
-                    if not step.own_update:
+                    if not live.own_update:
                         replay.guards.check_gradients(replay.name_of)
-                    with step.building(), suppress(ValueMoved):  # it is for other values
-                        return replay, call, look(replay, step.build, call, *held)
+                    with live.building(), suppress(ValueMoved):  # it is for other values
+                        return replay, call, look(replay, live.build, call, *held)
         raise AssertionError("a program fits the call that it was made of")
 
     # --- dry runs ---------------------------------------------------------------------------------
@@ -185,18 +185,18 @@ class Programs:
         found = self.find(call)
         if found is not None and found.needs_confirming_for(call):
             with self.undone(call) as step:
-                options = self.step.config.options
+                options = self.live.config.options
                 self.recordings.learn(self.recordings.take(self.key(call), step, call, options))
             found = self.find(call)
         if found is None:
-            scanned = self.step.scan()
+            scanned = self.live.scan()
             if scanned.impossible or scanned.scripted or scanned.lazy or call.apart or unfollowed():
                 return None  # TorchScript's methods count calls: no dry run can be undone
             outcome = self.dry_outcome(call, strict=False)
             if not outcome.is_whole:
                 return None  # states are not there yet, or it is skipped: eager's own step
             found = self.compiler.compile(outcome, call)
-            self.cache.add(self.key(call), found, self.step.config.options.cache_size)
+            self.cache.add(self.key(call), found, self.live.config.options.cache_size)
             self.recordings.weak_confirmation(self.key(call), found, outcome, call)
         return found
 
@@ -205,18 +205,21 @@ class Programs:
         return self.compiler.program_of(self.dry_outcome(call), call)
 
     def dry_outcome(self, call: Call, *, strict: bool = True) -> Outcome:
-        """The outcome of a dry run of a call."""
+        """The outcome of a dry run of a call.
+
+        ``strict``: raise where no program can hold the step.
+        """
         with self.undone(call) as step:
-            return self.step.take(step, call, True, strict)
+            return self.live.take(step, call, True, strict)
 
     def undone(self, call: Call) -> AbstractContextManager[Step]:
         """Undo every effect of the block on state, arguments and random generators."""
         self.cache.bring_home()
-        return self.step.undone(call)
+        return self.live.undone(call)
 
     def snapshot(self) -> Snapshot:
         """A snapshot of all state, to be kept: without the tensors that no program writes."""
-        return self.step.snapshot(self.step.scan(), None, unwritten(list(self.cache)))
+        return self.live.snapshot(self.live.scan(), None, unwritten(list(self.cache)))
 
     @contextmanager
     def with_states(self, call: Call) -> Iterator[None]:
@@ -225,16 +228,16 @@ class Programs:
             if self.find(call) is None:
                 outcome = self.dry_outcome(call)
                 if not outcome.stable and (outcome.own_update or not outcome.step.has_gradients()):
-                    self.step.take(stack.enter_context(self.undone(call)), call, False)
+                    self.live.take(stack.enter_context(self.undone(call)), call, False)
             yield
 
 
-def _options_of(step: LiveStep) -> Options:
-    return step.config.options
+def _options_of(live: LiveStep) -> Options:
+    return live.config.options
 
 
-def _words_of(step: LiveStep) -> Mapping[str, str]:
-    return step.words
+def _words_of(live: LiveStep) -> Mapping[str, str]:
+    return live.words
 
 
 def _nothing() -> None:

@@ -45,7 +45,7 @@ from .signatures import (
     PATIENCE,
     Draft,
     RecordedCall,
-    Signature,
+    SignatureState,
     State,
     Taken,
     VaryingValues,
@@ -76,7 +76,7 @@ class Recordings:
     ) -> None:
         self._cache, self._take, self._compile = cache, take, compile
         self._together = together
-        self.signatures: dict[Hashable, Signature] = {}
+        self.signatures: dict[Hashable, SignatureState] = {}
         self._new_signatures = NewSignatures()
         self._advice = ""
         """The warning given about calls with a new signature each time."""
@@ -106,7 +106,7 @@ class Recordings:
         """
         call = call.noted()
         known = self._signature(key, options)
-        if known.refused is not None:
+        if known.state is State.REFUSED and known.refused is not None:
             stands = not isinstance(known.refused, NoProgram) or self.fallback.raises(options)
             if stands and not self._cache.holds(key):
                 raise afresh(known.refused)
@@ -151,7 +151,7 @@ class Recordings:
             known = self._signature(key, options)
         return None if known is None else self.stays(known, options)
 
-    def stays(self, known: Signature, options: Options) -> str | None:
+    def stays(self, known: SignatureState, options: Options) -> str | None:
         """`stays_eager` for a call of a known signature that has no program."""
         serves, why = known.serves, known.eager
         if not known.stays_eager(self.fallback.raises(options)):
@@ -193,7 +193,7 @@ class Recordings:
         """Let calls like those of ``wrong`` run in eager from now on."""
         for replay in [wrong, *self._cache.others(key, wrong)]:
             self._drop(replay)
-        self.signatures[key] = Signature(eager=why, serves=wrong.serves)
+        self.signatures[key] = SignatureState(eager=why, serves=wrong.serves)
 
     def weak_confirmation(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
         """Let ``replay``, made of one call, be confirmed by the next other batch."""
@@ -201,21 +201,21 @@ class Recordings:
         replay.weak_confirmation = WeakConfirmation(key, batch, {})
         self._doubted[replay] = Draft(outcome.forgotten(), None, batch)
 
-    def _signature(self, key: Any, options: Options) -> Signature:
+    def _signature(self, key: Any, options: Options) -> SignatureState:
         """The least recently used go first: a value that moves is a new signature each time."""
-        known = self.signatures.pop(key, Signature())
+        known = self.signatures.pop(key, SignatureState())
         self.signatures[key] = known
         while len(self.signatures) > _SIGNATURES * options.cache_size:
             del self.signatures[next(iter(self.signatures))]
         return known
 
     def alone(
-        self, step: Step, call: Call, why: str, said: bool = True, observed: int = 0
+        self, step: Step, call: Call, why: str, said: bool = True, observed: bool = False
     ) -> Taken:
         """Run a call of which nothing is learnt; ``why`` is to be said, once, unless it was."""
         if not said:
             self.fallback.say(why, "", EagerWarning)
-        outcome = self._take(step, call, bool(observed), False)
+        outcome = self._take(step, call, observed, False)
         outcome.eager = outcome.eager or why
         self.fallback.count(outcome.serves, outcome.eager)
         return Taken(outcome, None)
@@ -289,7 +289,7 @@ class Recordings:
             return
         self._disturbed(known, outcome.eager, served=self._cache.holds(recorded_call.key))
 
-    def _disturbed(self, known: Signature, why: str, *, served: bool = False) -> None:
+    def _disturbed(self, known: SignatureState, why: str, *, served: bool = False) -> None:
         """``served``: programs run its other calls."""
         known.disturbed += 1
         if known.disturbed >= 2 * PATIENCE:
@@ -442,7 +442,7 @@ class Recordings:
 
     def _stay_eager(
         self,
-        known: Signature,
+        known: SignatureState,
         reason: Reason,
         why: str,
         about: str = "",
@@ -459,7 +459,7 @@ class Recordings:
             why: the text of the reason.
             about: the subject, of which is warned once.
             fix: the advice, where it is not the one of ``kind``.
-            later, until: when it is tried again, as for `Signature.stay_eager`.
+            later, until: when it is tried again, as for `SignatureState.stay_eager`.
         """
         reason = why.reason if isinstance(why, Because) else reason
         known.stay_eager(Because(reason, self.fallback.spelled(why)), later=later, until=until)

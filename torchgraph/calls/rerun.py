@@ -36,8 +36,9 @@ class RerunStep(NamedTuple):
 class Reruns:
     """The last steps of a Graph, kept and run again."""
 
-    def __init__(self, programs: Programs) -> None:
-        self._programs, self._live, self._cache = programs, programs.step, programs.cache
+    def __init__(self, programs: Programs, checks: SpotChecks) -> None:
+        self._programs, self._live, self._cache = programs, programs.live, programs.cache
+        self._checks = checks
         self.history = History()
         self._twins: dict[int, Replay] = {}
         """Programs as they ran before Inductor's code took over, during reruns."""
@@ -45,17 +46,13 @@ class Reruns:
     # --- before and after a call ------------------------------------------------------------------
 
     def kept(
-        self,
-        replay: Replay | None,
-        call: Call,
-        run: Callable[[Replay | None, Call], Any],
-        checks: SpotChecks,
+        self, replay: Replay | None, call: Call, run: Callable[[Replay | None, Call], Any]
     ) -> Any:
         """Run a call by ``run``, and keep what it takes to run it again."""
-        record, checked = self._note(call, replay), checks.count
+        record, checked = self._note(call, replay), self._checks.count
         returned = run(replay, call)
         record.gave = results_of(returned)
-        if checks.count != checked:
+        if self._checks.count != checked:
             record.program = None  # its numbers are eager's
         return returned
 

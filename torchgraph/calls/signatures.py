@@ -31,6 +31,7 @@ _OFTEN = 16
 """After this many calls in eager, a varying value is compared in 2 of every 16 calls only."""
 
 _OTHER_START = "gradients, or tensors that it keeps, are there that were not, or are gone"
+"""Why programs do not serve a call whose recording is that of one of them."""
 MOST_AGAIN = 3
 """Calls repeated with plain numbers, after which calls of the signature run in eager."""
 _WORTH = 4
@@ -51,20 +52,18 @@ class State(enum.Enum):
     """What becomes of a call of a signature that no program fits at the moment."""
 
     RECORDING = "recording"
-    """It is recorded, and none before it was confirmed."""
-    CONFIRMED = "confirmed"
-    """It is recorded, for another variant: programs serve other calls."""
+    """It is recorded, for a first program or for another variant."""
     EAGER = "eager"
-    """It runs in eager, for the reason `Signature.eager`; `Signature.look_again` ends that."""
+    """It runs in eager for the reason `eager`, until `look_again` ends that."""
     REFUSED = "refused"
-    """It raises `Signature.refused`, or becomes one that stays in eager."""
+    """It raises `SignatureState.refused`, or becomes one that stays in eager."""
 
 
 @dataclass
-class Signature:
+class SignatureState:
     """The state of one signature: its recordings, counts, and why it stays in eager.
 
-    `stay_eager`, `rest`, `look_again` and `Recordings` alone change `state`.
+    `stay_eager`, `rest`, `look_again` and `Recordings._refuse` alone change `state`.
     """
 
     drafts: list[Draft] = field(default_factory=list)
@@ -102,7 +101,7 @@ class Signature:
     """True once a program has served a call."""
     _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
     """Runs of each program up to the last recording."""
-    _spot_checks: int = 0
+    _since_eager: int = 0
     """Calls since it runs in eager for what may come to rest."""
     _waits: int = 0
     """Calls that are still to run in eager before the next is recorded; 0 for all."""
@@ -115,7 +114,7 @@ class Signature:
             return State.EAGER
         if self.refused is not None:
             return State.REFUSED
-        return State.CONFIRMED if self._runs else State.RECORDING
+        return State.RECORDING
 
     def confirmed(self, replay: Replay) -> None:
         """Note a program that may serve from now on."""
@@ -176,8 +175,8 @@ class Signature:
             if not self._waits:
                 self.eager, self.others, self.idle = "", 0, 0
                 self.restless, self.restless_constants = min(self.restless, _AGAIN), 0
-        self._spot_checks += 1
-        if self.until is None or (self._spot_checks > _OFTEN and self._spot_checks % _OFTEN > 1):
+        self._since_eager += 1
+        if self.until is None or (self._since_eager > _OFTEN and self._since_eager % _OFTEN > 1):
             return
         if isinstance(self.until, Name):
             rests = self.until.holds()
@@ -187,7 +186,7 @@ class Signature:
             rests = same_attribute(vars(owner), name, value)
             self.until = path, owner, name, vars(owner).get(name)
         if rests:
-            self._spot_checks = 0
+            self._since_eager = 0
             self.until, self.eager, self.restless, self.restless_constants = None, "", 0, 0
 
 
@@ -229,7 +228,7 @@ class RecordedCall:
     """A recorded call, and the state of its signature before it."""
 
     key: Any
-    known: Signature
+    known: SignatureState
     weak: list[Draft]
     call: Call
     start: Start

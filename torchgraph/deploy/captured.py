@@ -40,7 +40,7 @@ def captured_step(
             f"{other} lies in the memory of {first} in this call, and its program holds for that.",
             fix=f"tg.export(..., args=, kwargs=) with tensors of their own: clone() {other}.",
         )
-    program = tensors_only(unrolled(_meant(captured.program, runner.step.options)))
+    program = tensors_only(unrolled(_meant(captured.program, runner.live.options)))
     convention = calling(call, captured.out_tree, _metas(captured))
     kept = {spec.fqn for spec in program.signature.inputs if spec.role is not Role.INPUT}
     values = {leaf.fqn: leaf.read() for leaf in captured.leaves if leaf.fqn in kept}
@@ -72,25 +72,25 @@ def _metas(captured: Captured) -> dict[str, TensorMeta]:
 
 def _last(runner: Runner) -> tuple[Captured, Call]:
     """The program that was made last."""
-    if runner.programs.compiler.shown is None and runner.step.last_call is None:
+    if runner.programs.compiler.latest is None and runner.live.last_call is None:
         raise NotCompiled(
-            f"{runner.step.name} has not been called yet.",
+            f"{runner.live.name} has not been called yet.",
             fix="call it, or give tg.export the arguments of a call: args=(x, y).",
         )
-    if runner.step.options != runner.option_changes.last:
+    if runner.live.options != runner.option_changes.last:
         raise NotExportable("Options changed since the last call.", fix=_AGAIN)
-    if runner.programs.compiler.shown is None:
-        assert runner.step.last_call is not None
-        outcome, call = runner.step.last_call
+    if runner.programs.compiler.latest is None:
+        assert runner.live.last_call is not None
+        outcome, call = runner.live.last_call
         _check_not_eager(runner, runner.programs.why_eager(call))
         _check_whole(runner, outcome, "The last call made", _AGAIN)
         return runner.programs.compiler.program_of(outcome, call), call
-    replay, call, _ = runner.programs.compiler.shown
+    replay, call, _ = runner.programs.compiler.latest
     _check_not_eager(runner, runner.programs.why_eager(call))
     why = replay.why_not()
     if why:
         raise NotExportable(f"The last program no longer fits: {why}.", fix=_AGAIN)
-    if runner.step.optimizers and not runner.step.own_update:
+    if runner.live.optimizers and not runner.live.own_update:
         replay.guards.check_gradients(replay.name_of)
     return _bound(replay.captured, replay.leaves), call
 
@@ -99,10 +99,10 @@ def _dry_run(
     runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Captured, Call]:
     """The program of a call; a step that it may take is taken back."""
-    call = runner.step.inputs.bind(tuple(args), dict(kwargs), whole=True)
+    call = runner.live.inputs.bind(tuple(args), dict(kwargs), whole=True)
     replay = runner.programs.find(call)
     if replay is not None:
-        if runner.step.optimizers and not runner.step.own_update:
+        if runner.live.optimizers and not runner.live.own_update:
             replay.guards.check_gradients(replay.name_of)
         return _bound(replay.captured, replay.leaves), call.without_data()
     _check_not_eager(runner, runner.programs.why_eager(call))
@@ -121,14 +121,14 @@ def _check_whole(runner: Runner, outcome: Outcome, made: str, fix: str) -> None:
     if outcome.is_whole:
         return
     _check_not_eager(runner, outcome.eager)
-    whose = "states of the optimizers" if runner.step.optimizers else "buffers or parameters"
+    whose = "states of the optimizers" if runner.live.optimizers else "buffers or parameters"
     raise NotExportable(f"{made} {whose}; the next ones compute otherwise.", fix=fix)
 
 
 def _check_not_eager(runner: Runner, why: str) -> None:
     if why:
         raise NotExportable(
-            f"{runner.step.name} runs in eager: {why.rstrip('.')}.",
+            f"{runner.live.name} runs in eager: {why.rstrip('.')}.",
             fix="change what is named; only a step that has a program can be exported.",
         )
 

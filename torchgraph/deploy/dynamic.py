@@ -43,7 +43,7 @@ def traced(
     Raises:
         NotExportable: torch.export cannot follow; the cause is attached.
     """
-    options = runner.step.options
+    options = runner.live.options
     if options.amp is not None and options.autocast is None:
         raise NotExportable(
             "enable_amp(policy='oneflow') colours a recorded program; a trace with a dynamic "
@@ -51,11 +51,11 @@ def traced(
             fix="enable_amp(policy='autocast'), or export without a dynamic dimension.",
         )
     args, kwargs = examples(runner) if given is None else given
-    call = runner.step.inputs.bind(args, kwargs, whole=True)
-    with runner.programs.undone(call) as step, runner.step.building(patched=False):
+    call = runner.live.inputs.bind(args, kwargs, whole=True)
+    with runner.programs.undone(call) as step, runner.live.building(patched=False):
         autocast = Autocast(options.autocast, [leaf.value for leaf in step.leaves])
-        build = autocast.eager(runner.step.build)
-        module = _Step(dict(step.roots), functools.wraps(runner.step.build)(build))
+        build = autocast.eager(runner.live.build)
+        module = _Step(dict(step.roots), functools.wraps(runner.live.build)(build))
         if shapes is True:
             shapes, args, kwargs = _batches(args, kwargs)
         try:

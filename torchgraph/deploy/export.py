@@ -62,14 +62,14 @@ def export(
         raise _inference_only(format)
     place = path_of(path)
     if shapes is not None:
-        with graph._runner.step.lock.lock, graph._runner.step.signals:
+        with graph._runner.live.lock.lock, graph._runner.live.signals:
             program = traced(graph._runner, given, shapes)
         text = as_text(described_trace(program, name))
         known = None if given is None else _tensors(program.example_inputs)
         files.write(program, place, format, text, graph.build, known)
         return
-    with graph._runner.step.lock.lock, graph._runner.step.signals:
-        call = None if given is None else graph._runner.step.inputs.bind(*given, whole=True)
+    with graph._runner.live.lock.lock, graph._runner.live.signals:
+        call = None if given is None else graph._runner.live.inputs.bind(*given, whole=True)
         known = None if call is None else _tensors((call.args, call.kwargs))
         one, held = captured_step(graph._runner, given)
     text = as_text(described(one, name, held))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ..calls.schedule import Schedulers
+from ..calls.schedulers import Schedulers
 from ..errors import CallNotSaved, GraphBroken, StateDictMismatch, StepFailed
 from ..ir.names import TRAIN, scaler_key
 from ..ir.program import Program

@@ -15,7 +15,7 @@ from ..artifact import load as load_state
 from ..artifact.layout import read as read_tensors
 from ..artifact.saving import path_of
 from ..artifact.tree import decoded
-from ..calls.schedule import Schedulers
+from ..calls.schedulers import Schedulers
 from ..capture.program_of import Captured
 from ..collection import paused
 from ..debug.stages import Stages

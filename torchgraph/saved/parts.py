@@ -68,21 +68,21 @@ def parts_of(runner: Runner) -> Parts:
         GradPresent: the next step would add to gradients that are there.
         GraphBroken: an earlier step failed half-way.
     """
-    options = runner.step.options
+    options = runner.live.options
     _check(runner, options)
     replays = tuple(_serving(runner))
     if not replays:
         raise _without_program(runner)
-    for replay in replays if runner.step.optimizers else ():
+    for replay in replays if runner.live.optimizers else ():
         replay.guards.check_gradients(replay.name_of)
-    held = runner.step.held()
+    held = runner.live.held()
     return Parts(
-        runner.step.name,
-        type(runner.step.owner).__name__,
-        tuple(_parameters(runner.step.inputs)),
+        runner.live.name,
+        type(runner.live.owner).__name__,
+        tuple(_parameters(runner.live.inputs)),
         options,
         replays,
-        state.collect(held, runner.step.progress),
+        state.collect(held, runner.live.progress),
         dict(_places(runner)),
         tuple(schedules.described(one, held.optimizers) for one in held.schedulers),
         torch.get_default_dtype(),
@@ -90,22 +90,22 @@ def parts_of(runner: Runner) -> Parts:
 
 
 def _check(runner: Runner, options: Options) -> None:
-    if broken := runner.cache.broken or runner.step.signals.torn:
-        raise GraphBroken(f"An earlier step of {runner.step.name} failed half-way ({broken}).")
-    if runner.step.own_update:
+    if broken := runner.cache.broken or runner.live.signals.torn:
+        raise GraphBroken(f"An earlier step of {runner.live.name} failed half-way ({broken}).")
+    if runner.live.own_update:
         raise NotSavable(
-            f"{runner.step.name} takes its own update: what it does to optimizers and gradients "
+            f"{runner.live.name} takes its own update: what it does to optimizers and gradients "
             "besides its program is Python, which no file can hold.",
             fix="give the optimizer to add_optimizer (or use torchgraph.train_step).",
         )
     if options.buckets is not None:
         raise NotSavable(
-            f"{runner.step.name} pads its batches (set_shape_buckets); what is loaded does not.",
+            f"{runner.live.name} pads its batches (set_shape_buckets); what is loaded does not.",
             fix="set_shape_buckets(None), and call it with the shapes that are to be saved.",
         )
     if options.stages:
         raise NotSavable(
-            f"{runner.step.name} has pipeline stages, which are on the ranks that hold them.",
+            f"{runner.live.name} has pipeline stages, which are on the ranks that hold them.",
             fix="save its state: tg.save(graph.state_dict(), path), of which every rank calls the "
             "first half.",
         )
@@ -114,7 +114,7 @@ def _check(runner: Runner, options: Options) -> None:
             "Passes of your own are code, and compiling runs them again.",
             fix='set_backend("aten"): the program is saved as they left it.',
         )
-    for number, optimizer in enumerate(runner.step.optimizers):
+    for number, optimizer in enumerate(runner.live.optimizers):
         if not has_torchs_form(optimizer.state_dict()):
             raise NotSavable(
                 f"The state_dict of {type(optimizer).__name__}, optimizer {number}, is of a form "
@@ -127,7 +127,7 @@ def _serving(runner: Runner) -> list[Replay]:
     """The programs that serve calls; without training, those of another grad mode if need be."""
     found = runner.programs.serving()
     modes = ((False, False), (True, False), (False, True))
-    for inference, gradients in () if runner.step.options.training else modes:
+    for inference, gradients in () if runner.live.options.training else modes:
         with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
             found = found or runner.programs.serving()
     return found
@@ -139,7 +139,7 @@ def not_shown(options: Options) -> Options:
 
 
 def _without_program(runner: Runner) -> Exception:
-    name, last = runner.step.name, runner.step.last_call
+    name, last = runner.live.name, runner.live.last_call
     if last is None:
         why, fix = "has not been called yet", "call it three times or more, then save it."
         return NotSavable(f"{name} {why}.", fix=fix)
@@ -151,8 +151,8 @@ def _without_program(runner: Runner) -> Exception:
         )
     shown = (
         []
-        if runner.programs.compiler.shown is None
-        else [runner.programs.compiler.shown[0].why_not()]
+        if runner.programs.compiler.latest is None
+        else [runner.programs.compiler.latest[0].why_not()]
     )
     said = [one.why_not() for one in runner.cache] or shown
     reason = f": {said[-1]}" if said and said[-1] else ""
@@ -169,7 +169,7 @@ def _parameters(inputs: Inputs) -> Iterator[tuple[str, int, bool, bool]]:
 
 
 def _places(runner: Runner) -> Iterator[tuple[int, Place]]:
-    for number, optimizer in enumerate(runner.step.optimizers):
+    for number, optimizer in enumerate(runner.live.optimizers):
         place = (TRAIN, "optimizers", number)
         indices: dict[object, int] = {}
         for position, group in enumerate(optimizer.param_groups):

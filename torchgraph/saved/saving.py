@@ -55,7 +55,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         )
     if isinstance(obj, ModuleHolder):
         place = path_of(path)
-        with obj._runner.step.lock.lock:
+        with obj._runner.live.lock.lock:
             _write(parts_of(obj._runner), place)
     elif isinstance(obj, LoadedGraph):
         place = path_of(path)

@@ -121,7 +121,7 @@ class _Rank:
         """The program of a Graph for these calls, recorded from a step that is undone."""
         random = torch.get_rng_state()
         begins = _weights(graph)
-        calls: list[Call] = [graph._runner.step.inputs.bind(tuple(batch), {}) for batch in batches]
+        calls: list[Call] = [graph._runner.live.inputs.bind(tuple(batch), {}) for batch in batches]
         outcome = graph._runner.programs.dry_outcome(calls[0])
         first = {} if outcome.stable else first_values(outcome)
         known = outcome if outcome.stable else predicted(outcome)
@@ -136,7 +136,7 @@ class _Rank:
         values = [copied(first.get(leaf.fqn, now(leaf))) for leaf in replay.leaves]
         values += [None] * (len(replay.program.signature.inputs) - len(values))
         found = cls(replay, calls, values, random)
-        if graph._runner.step.replicas.groups or graph._runner.step.replicas.shards is not None:
+        if graph._runner.live.replicas.groups or graph._runner.live.replicas.shards is not None:
             found.begins = begins
         return found
 
@@ -182,7 +182,7 @@ def _weights(graph: Any) -> dict[str, torch.Tensor]:
         graph._look()
     return {
         f"{root}.{name}": copied(tensor)
-        for root, module in graph._runner.step.modules.items()
+        for root, module in graph._runner.live.modules.items()
         for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers())
         if not is_wrapper(tensor)
     }

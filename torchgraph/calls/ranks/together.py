@@ -103,7 +103,7 @@ class Together:
         """True while the ranks have not said whether they confirm something."""
         self._stay = False
         """True where the ranks have found that all have to stay on aten."""
-        self._spot_checks = False
+        self._wants_spot_check = False
         """True where this rank or another one wants a spot check of its program."""
         self._calls = 0
         self._alone: WeakSet[Replay] = WeakSet()
@@ -151,11 +151,11 @@ class Together:
             return spot_check
         if self._all_in_eager:
             raise ValueMoved("", "", other="the ranks run this call in eager")
-        numbers, self._spot_checks = replay.numbers(call), spot_check
+        numbers, self._wants_spot_check = replay.numbers(call), spot_check
         if not self._agrees(replay, numbers) and not self._agrees(replay, numbers, again=True):
             self._all_in_eager = True
             raise ValueMoved("", "", other="another rank has no such program for this call")
-        return self._spot_checks
+        return self._wants_spot_check
 
     def _agrees(self, replay: Replay, numbers: Any, *, again: bool = False) -> bool:
         """True where all ranks run their programs. ``again``: after all were put on aten."""
@@ -164,7 +164,7 @@ class Together:
         self._stay = False
         known = self._agreed.get(replay)
         quick = "" if known is None else f"{known} {replay.runs_on} {numbers!r}"
-        does = Action.LOOK if self._spot_checks else Action.REPLAY
+        does = Action.SPOT_CHECK if self._wants_spot_check else Action.REPLAY
         return self._settled(does, quick, replay, numbers)
 
     def turned(self, replay: Replay, calls: int, options: Options) -> AbstractContextManager[None]:
@@ -270,7 +270,7 @@ class Together:
         decision = decide(proposals, programs=self._options().agreement == "program")
         self._raise_difference(decision, exchange, replay, numbers)
         self._stay = decision.stays is not None
-        self._spot_checks = any(one.does is Action.LOOK for one in proposals.values())
+        self._wants_spot_check = any(one.does is Action.SPOT_CHECK for one in proposals.values())
         if replay is not None and self._stay and replay.runs_on != "aten":
             replay.stay_on_aten(f"So does rank {decision.stays}: all ranks run the same code.")
         if decision.goes:

@@ -43,7 +43,8 @@ class SpotChecks:
         """The program to check next."""
         self._until = 0
         """Number of served calls at which another program is chosen: the chosen one may be idle."""
-        self._spot_check: WeakKeyDictionary[Replay, int] = WeakKeyDictionary()
+        self._checks: WeakKeyDictionary[Replay, int] = WeakKeyDictionary()
+        """Checks of each program."""
         self._seen: WeakKeyDictionary[Replay, int] = WeakKeyDictionary()
         """Runs of each program up to its own last check."""
         self._ran: WeakKeyDictionary[Replay, int] = WeakKeyDictionary()
@@ -67,12 +68,12 @@ class SpotChecks:
     def _least(self, replay: Replay, programs: Iterable[Replay]) -> Replay:
         """The program with the fewest checks, of those that ran since the last check."""
         alive = [one for one in programs if one is replay or one.runs > self._ran.get(one, 0)]
-        return min(alive, key=lambda one: (self._spot_check.get(one, 0), one is not replay))
+        return min(alive, key=lambda one: (self._checks.get(one, 0), one is not replay))
 
     def made(self, replay: Replay, programs: Iterable[Replay], hits: int) -> None:
         """Note that a call of ``replay`` was checked."""
         self.count += 1
-        self._spot_check[replay] = self._spot_check.get(replay, 0) + 1
+        self._checks[replay] = self._checks.get(replay, 0) + 1
         self._seen[replay] = replay.runs
         self._ran = WeakKeyDictionary({one: one.runs for one in programs})
         self.follow(self._schedule, hits)

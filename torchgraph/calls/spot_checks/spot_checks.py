@@ -41,7 +41,7 @@ MOVED = (
 )
 
 
-class Eagerly(NamedTuple):
+class EagerCall(NamedTuple):
     """A call that ran in eager where a program would have served it."""
 
     returned: Any
@@ -66,7 +66,7 @@ class SpotChecker:
     """Runs a call in eager now and then, and compares what its program does."""
 
     def __init__(self, programs: Programs) -> None:
-        self._programs, self._live, self._cache = programs, programs.step, programs.cache
+        self._programs, self._live, self._cache = programs, programs.live, programs.cache
         self._together, self._recordings = programs.together, programs.recordings
         self.schedule = SpotChecks(self._live.options.look_again)
         self._aten: WeakKeyDictionary[Replay, Code] = WeakKeyDictionary()
@@ -149,32 +149,32 @@ class SpotChecker:
 
     # --- in eager ---------------------------------------------------------------------------------
 
-    def _eagerly(self, replay: Replay, call: Call, *, patched: bool) -> Eagerly:
+    def _eagerly(self, replay: Replay, call: Call, *, patched: bool) -> EagerCall:
         options = self._live.options
         free = [leaf.value for leaf in replay.leaves if leaf.role is Role.FREE]
         bare = self._live.own_update and is_bare(call, options) and not list(self._live.schedulers)
         if bare and not self._together.takes_part:
-            return self._barely(replay, call, free, patched=patched)
+            return self._bare(replay, call, free, patched=patched)
         with self._live.scaler_started(), paused():  # a Graph that raises is put back
             step, meets = self._live.scan(), self._together.takes_part
             outcome = self._live.take(step, call, meets, False, free)
             stepped = outcome.stepped_of(self._live.optimizers) if self._live.optimizers else []
         if not outcome.stepped or outcome.eager:
-            return Eagerly(outcome.returned, None, outcome.loss, stepped)
+            return EagerCall(outcome.returned, None, outcome.loss, stepped)
         moved = replay.captured.side_effects.moved
         left = Left(outcome.returned, moved, outcome.tape.collectives, None, outcome.out_tree)
-        return Eagerly(outcome.returned, left, outcome.loss, stepped)
+        return EagerCall(outcome.returned, left, outcome.loss, stepped)
 
-    def _barely(
+    def _bare(
         self, replay: Replay, call: Call, free: list[torch.Tensor], *, patched: bool
-    ) -> Eagerly:
+    ) -> EagerCall:
         """The user's function, with nothing around it that is not eager's."""
         step = self._step_of(replay)
         around = self._live.building(patched=patched), self._live.opened(False)
         with around[0], around[1], uncompiled(), self._live.replicated(step):
             returned, tree = run_bare(self._live.build, call, step, ends=True, owned=free)
         self._live.signals.torn = CUT_SHORT
-        return Eagerly(
+        return EagerCall(
             returned,
             Left(returned, replay.captured.side_effects.moved, CollectiveLog(), None, tree),
         )
@@ -229,7 +229,7 @@ class SpotChecker:
         options = replace(options, cuda_graph="off", cudnn_heuristic=heuristic)
         if replay not in self._aten:
             lower = self._cache.graphs.lower
-            self._aten[replay] = lower(replay.aten_program, "looked at", Target(options))
+            self._aten[replay] = lower(replay.aten_program, "spot check", Target(options))
         captured = replace(replay.captured, leaves=list(replay.leaves))
         return Replay(captured, self._aten[replay], options, Calls())
 

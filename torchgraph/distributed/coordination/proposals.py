@@ -18,10 +18,10 @@ class Action(enum.Enum):
     EAGER = "run in eager"
     CONFIRM = "confirm its program"
     NOTHING = "confirm nothing"
-    LOOK = "run in eager, and its program on copies"
+    SPOT_CHECK = "run in eager, and its program on copies"
 
 
-RUNS = frozenset({Action.REPLAY, Action.CONFIRM, Action.LOOK})
+RUNS = frozenset({Action.REPLAY, Action.CONFIRM, Action.SPOT_CHECK})
 """Actions that run a program, which all ranks have to have."""
 
 

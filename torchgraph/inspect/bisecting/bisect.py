@@ -146,7 +146,7 @@ class _Search:
         self._above = above
         self._states = {kept.step: kept for kept in history.states}
         self._start = history.states[0]
-        options = runner.step.options
+        options = runner.live.options
         self._each = (options.history_every or options.history) == 1
         """True where each step starts from a state of its own: between them all may be changed."""
         wanted = [record for record in history.records if record.step >= self._start.step]
@@ -215,7 +215,7 @@ class _Search:
 
     def _moved(self, kept: Snapshot) -> bool:
         """True where a state differs from the snapshot; recreated slots count as different."""
-        tensors = self._runner.step.scan().tensors()
+        tensors = self._runner.live.scan().tensors()
         return kept.moved({id(leaf.value) for _, leaf in tensors})
 
     def _refuse(self, step: int, since: int | None = None) -> None:
@@ -233,7 +233,7 @@ class _Search:
 
     def _meant_states(self) -> dict[str, frozenset[str]]:
         fixed, first = unwritten(list(self._runner.cache)), self._start.step == 1
-        leaves = [leaf for _, leaf in self._runner.step.scan().tensors()]
+        leaves = [leaf for _, leaf in self._runner.live.scan().tensors()]
         return {
             str(leaf.fqn): kinds_of(leaf.value)
             for leaf in leaves
@@ -270,8 +270,8 @@ class _Search:
                 self._runner.reruns.back_to(kept)
             call = self._runner.reruns.given(record)
             try:
-                found = self._runner.step.owner._dry_run(
-                    partial(check, around=self._runner.step.replicated), call.args, call.kwargs
+                found = self._runner.live.owner._dry_run(
+                    partial(check, around=self._runner.live.replicated), call.args, call.kwargs
                 )[-1]
             except (NotSupported, NoProgram):
                 return None
@@ -335,7 +335,7 @@ class _Search:
         replay = runner.reruns.program_of_step(record, call) or self._made(call)
         program = replay.captured.program if replay.code.regions else replay.program
         kinds = good[1].kinds if good is not None and _alike(good[0], program) else None
-        with ReplaySandbox(replay, call, runner.step.scan()).values(program.signature) as values:
+        with ReplaySandbox(replay, call, runner.live.scan()).values(program.signature) as values:
             watch = watched(program, values, wanted, kinds)
         return program, watch
 

@@ -63,7 +63,7 @@ class StepOfOneFlow(LiveStep):
 class RunnerOfOneFlow(Runner):
     """Runs a call as OneFlow's Graph does: the caller's arguments stay as they were."""
 
-    step: StepOfOneFlow
+    live: StepOfOneFlow
     _writes_arguments: bool | None = None
     """Whether `build` writes into its arguments; None before the first call."""
 
@@ -81,7 +81,7 @@ class RunnerOfOneFlow(Runner):
         returned = super().run(args, kwargs)
         if any(version_of(one) != version for one, version in given):
             raise NotPorted(
-                f"{self.step.name}: build has written into an argument, which the first call did "
+                f"{self.live.name}: build has written into an argument, which the first call did "
                 "not. In OneFlow what the caller holds stays as it was.",
                 fix="compute anew in build: x = x + 1, or x = x.clone() first.",
             )
@@ -102,28 +102,28 @@ class RunnerOfOneFlow(Runner):
         Raises:
             GradPresent: there are others. OneFlow would never update such parameters.
         """
-        step, config = self.step, self.step.config
+        live, config = self.live, self.live.config
         if isinstance(config, GraphConfig) and config.wants_amp:
-            states = (one for root in step.modules.values() for one in root.parameters())
+            states = (one for root in live.modules.values() for one in root.parameters())
             tensors = chain(_tensors(args, kwargs), states)
             config.amp_on(any(one.is_cuda for one in tensors))
-            if step.rows and config.options.amp is not None:
+            if live.rows and config.options.amp is not None:
                 raise NotPorted(
-                    f"{step.name}: is_sparse in half precision: nobody has compared it with "
+                    f"{live.name}: is_sparse in half precision: nobody has compared it with "
                     "OneFlow, which may update such tables by rows or as a whole.",
                     fix="leave is_sparse or enable_amp out.",
                 )
-        for parameter in () if step.own_update else self._with_gradients():
+        for parameter in () if live.own_update else self._with_gradients():
             if parameter.grad.any():
                 raise GradPresent(
-                    f"{step.name}: a parameter has a gradient from eager. OneFlow's graph "
+                    f"{live.name}: a parameter has a gradient from eager. OneFlow's graph "
                     "does not update such a parameter.",
                     fix="call optimizer.zero_grad() before the Graph.",
                 )
             parameter.grad = None
 
     def _with_gradients(self) -> list[Any]:
-        groups = (group for one in self.step.optimizers for group in one.param_groups)
+        groups = (group for one in self.live.optimizers for group in one.param_groups)
         return [one for group in groups for one in group["params"] if one.grad is not None]
 
 

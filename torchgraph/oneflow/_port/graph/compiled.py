@@ -58,11 +58,11 @@ class Compiled(Calls):
         if self.is_compiled:
             raise AlreadyCompiled(f"nn.Graph {self.name} has already been compiled.")
         self._runner.begin(args, kwargs)
-        step, programs = self._runner.step, self._runner.programs
+        live, programs = self._runner.live, self._runner.programs
         options = self.config.options
-        with step.lock.lock, step.telling(), step.signals, no_advice_taken(options):
+        with live.lock.lock, live.telling(), live.signals, no_advice_taken(options):
             programs.cache.bring_home()
-            call = step.inputs.bind(args, kwargs)
+            call = live.inputs.bind(args, kwargs)
             with programs.with_states(call):
                 outcome = programs.dry_outcome(call)
                 if options.fallback == "eager":

@@ -54,7 +54,7 @@ class Graph(Compiled):
         rows = [Rows(given)] if is_sparse and not is_plain else []
         scheduler = lr_scheduler if lr_sch is None else lr_sch
         super().add_optimizer(given, lr_sch=scheduler, is_sparse=is_plain)
-        self._runner.step.rows += rows
+        self._runner.live.rows += rows
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Scale gradients; OneFlow: the same.
@@ -102,7 +102,7 @@ class Graph(Compiled):
     def _generate_name(self) -> None:
         """Take the next name: ``<class name>_<number>``."""
         name = type(self).__name__
-        self._runner.step.name = f"{name}_{self._child_init_cnt[name]}"
+        self._runner.live.name = f"{name}_{self._child_init_cnt[name]}"
         self._child_init_cnt[name] += 1
 
     # --- what others share, of releases after 0.9 -------------------------------------------------

@@ -58,7 +58,7 @@ class Fed(Graph):
         return kwargs if found is None else {**kwargs, _GIVEN: found}
 
     def _micro_batches(self) -> int:
-        return self.config.options.micro_batches if self._runner.step.optimizers else 1
+        return self.config.options.micro_batches if self._runner.live.optimizers else 1
 
     def _dry_run(self, look: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A look at a step does not use up a batch."""
