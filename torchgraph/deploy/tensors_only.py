@@ -22,7 +22,7 @@ from ..ir import effects, nodes
 from ..ir.each import expanded
 from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, OutputSpec, Program, Role, TensorMeta, provenance
-from ..ir.values import evaluate, leaves, mode_of, neutral, with_values
+from ..ir.values import leaves, mode_of, neutral, valued
 from ..lines import Looker
 from ..lower.numbers import list_forms, numbers, tensor_forms
 from . import arithmetic, own_ops, recurrent
@@ -173,11 +173,7 @@ class _Rewriting:
         raise _refused(node)
 
     def _emit(self, target: Callable[..., object], *args: Argument, **kwargs: Argument) -> fx.Node:
-        made = self._graph.call_function(target, args, kwargs)
-        with neutral():
-            values = with_values((made.args, dict(made.kwargs)))
-            made.meta["val"] = evaluate(self._mode, target, *values)
-        return made
+        return valued(self._mode, self._graph.call_function(target, args, kwargs))
 
     def _traced(self, function: Callable[..., Any], node: fx.Node) -> Any:
         """The ops of ``function`` over the values that ``node`` takes."""

@@ -12,7 +12,7 @@ from torch import fx
 from .._torch import graph_module
 from ..ir.each import expanded
 from ..ir.program import OutputKind, Program, provenance
-from ..ir.values import evaluate, mode_of, neutral, with_values
+from ..ir.values import mode_of, neutral, valued
 from ..lower.split import split
 
 aten = torch.ops.aten
@@ -103,8 +103,6 @@ class _Unrolling:
         return self._call(op, values, 0)
 
     def _call(self, target: Any, *args: Any) -> fx.Node:
-        made = self._graph.call_function(target, args)
-        with neutral():
-            made.meta["val"] = evaluate(self._mode, target, *with_values((args, {})))
+        made = valued(self._mode, self._graph.call_function(target, args))
         made.meta["provenance"] = provenance(next(iter(made.all_input_nodes)))
         return made

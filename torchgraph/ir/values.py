@@ -111,6 +111,15 @@ def evaluate(
         return target(*args, **kwargs)
 
 
+def valued(mode: FakeTensorMode, node: fx.Node) -> fx.Node:
+    """``node``, with the fake result for the fake values of its arguments."""
+    assert not isinstance(node.target, str)
+    with neutral():
+        values = with_values((node.args, dict(node.kwargs)))
+        node.meta["val"] = evaluate(mode, node.target, *values)
+    return node
+
+
 def sized_by_data(node: fx.Node) -> bool:
     """True for an op with a data-dependent result size, also where the recorded size is known.
 

@@ -28,7 +28,7 @@ from ..ir.program import (
     TensorMeta,
     provenance,
 )
-from ..ir.values import evaluate, mode_of, neutral, own_like, with_values
+from ..ir.values import mode_of, own_like, valued
 from .expects import expects_of
 from .gathered import Gathered
 
@@ -179,10 +179,9 @@ class Parts:
         output = program.output
 
         def call(op: OpOverload, *args: fx.Node) -> fx.Node:
-            with graph.inserting_before(output), neutral():
-                new = graph.call_function(op, args)
-                fake = evaluate(mode, op, with_values(args), {})
-            new.meta.update(val=fake, provenance=provenance(gradient.value))
+            with graph.inserting_before(output):
+                new = valued(mode, graph.call_function(op, args))
+            new.meta["provenance"] = provenance(gradient.value)
             return new
 
         for gradient in self.gradients:

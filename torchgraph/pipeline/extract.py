@@ -20,7 +20,7 @@ from ..ir.program import (
     TensorMeta,
     provenance,
 )
-from ..ir.values import evaluate, mode_of, neutral, own_like, with_values
+from ..ir.values import mode_of, own_like, valued
 from ..lower.split import Parts
 
 Result = tuple[OutputSpec, fx.node.Argument]
@@ -96,10 +96,8 @@ class Extract:
 
     def call(self, op: OpOverload, args: Sequence[fx.Node], origin: Provenance) -> fx.Node:
         """Add an op over nodes of the new program."""
-        node = self._graph.call_function(op, tuple(args))
-        with neutral():
-            fake = evaluate(mode_of(self._program), op, with_values(tuple(args)), {})
-        node.meta.update(val=fake, provenance=origin)
+        node = valued(mode_of(self._program), self._graph.call_function(op, tuple(args)))
+        node.meta["provenance"] = origin
         return node
 
     def finished(self, results: Sequence[Result]) -> Program:

@@ -26,7 +26,7 @@ from ...ir.program import (
     made_by,
     provenance,
 )
-from ...ir.values import evaluate, mode_of, neutral, with_values
+from ...ir.values import mode_of, neutral, valued
 from ...passes.fusions.model_update import op as update
 from ..numbers import list_forms, numbers, tensor_forms
 from ..numbers.sides import UPDATES, counted, host_side, steps
@@ -205,11 +205,7 @@ class Halving:
         args: tuple[Argument, ...],
         kwargs: dict[str, Argument] | None = None,
     ) -> fx.Node:
-        made = self._rest.call_function(target, args, kwargs or {})
-        with neutral():
-            values = with_values((made.args, dict(made.kwargs)))
-            made.meta["val"] = evaluate(self._mode, target, *values)
-        return made
+        return valued(self._mode, self._rest.call_function(target, args, kwargs or {}))
 
     def _emit(self, target: Callable[..., object], *args: Argument, **kwargs: Argument) -> fx.Node:
         return self._call(target, args, kwargs)

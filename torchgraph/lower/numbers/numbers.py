@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.node import Argument, Target
 
 from ..._torch import FakeTensor, OpOverload
-from ...ir.values import evaluate, neutral, with_values
+from ...ir.values import valued
 
 aten = torch.ops.aten
 
@@ -61,10 +61,7 @@ def with_tensors(
     """
 
     def emit(op: OpOverload, *given: Argument) -> fx.Node:
-        made = graph.call_function(op, given)
-        with neutral():
-            made.meta["val"] = evaluate(wanted.fake_mode, op, with_values(given), {})
-        return made
+        return valued(wanted.fake_mode, graph.call_function(op, given))
 
     result = _RULES[target](emit, *args, **kwargs)
     if result.meta["val"].dtype == wanted.dtype:

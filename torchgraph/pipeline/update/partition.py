@@ -27,7 +27,7 @@ from ...ir.program import (
     TensorMeta,
     provenance,
 )
-from ...ir.values import evaluate, mode_of, neutral, own_like, with_values
+from ...ir.values import mode_of, own_like, valued
 from ..cut import Cut
 from ..extract import Extract, Given
 from .rows import apart
@@ -56,10 +56,8 @@ def update_of(cut: Cut) -> Program:
             return copies[tree]
         assert isinstance(tree, tuple)
         args = tuple(total(one, mark) for one in tree)
-        node = graph.call_function(aten.add.Tensor, args)
-        with neutral():
-            fake = evaluate(mode_of(program), aten.add.Tensor, with_values(args), {})
-        node.meta.update(val=fake, provenance=provenance(mark))
+        node = valued(mode_of(program), graph.call_function(aten.add.Tensor, args))
+        node.meta["provenance"] = provenance(mark)
         return node
 
     copies.update((one.mark, total(one.tree, one.mark)) for one in cut.gradients)

@@ -19,7 +19,7 @@ from ... import library
 from ..._torch import FakeTensorMode, OpOverload, schema_of
 from ...ir import effects, nodes
 from ...ir.program import Program
-from ...ir.values import evaluate, mode_of, neutral, with_values
+from ...ir.values import mode_of, valued
 
 aten = torch.ops.aten
 
@@ -111,10 +111,7 @@ class _Apart:
         for one in found[1:]:
             with self._graph.inserting_before(before):
                 made = self._graph.call_function(aten.maximum.default, (total, one))
-            with neutral():
-                values = with_values((total, one))
-                fake = evaluate(self._mode, aten.maximum.default, values, {})
-            made.meta.update(val=fake, provenance=before.meta["provenance"])
+            valued(self._mode, made).meta["provenance"] = before.meta["provenance"]
             self._known[made], total = self._everybody, made
         return total
 
@@ -138,10 +135,7 @@ class _Apart:
         with self._graph.inserting_before(before):
             made = self._graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]  # an op
         made.meta.update(node.meta)
-        with neutral():
-            values = with_values(args), with_values(kwargs)
-            made.meta["val"] = evaluate(self._mode, node.target, *values)
-        return made
+        return valued(self._mode, made)
 
 
 def _read_what_was_written(graph: fx.Graph, split: fx.Node) -> None:
