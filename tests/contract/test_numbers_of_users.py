@@ -330,7 +330,7 @@ def complex_roots(n, v):
 
 
 def raises(made: Callable[[int, float], tuple[Any, Any]]) -> Callable[[], Play]:
-    """Caught in the step: it is a way that Python goes. So is where a root is no real number."""
+    """A step that catches an error of its arithmetic, or whose root is no real number."""
 
     @moves(number=10, n=0, avg=0.0)
     def body(t, x):
@@ -431,7 +431,7 @@ TAKEN_TOO: Mapping[str, Callable[[Any], Any]] = {
 
 
 def takes(taken: Callable[[Any], Any]) -> Callable[[], Play]:
-    """Or the call is made again, with plain ones: nobody sees another number than in eager."""
+    """A step that gives its number to such code: the call may be made again, with a plain one."""
 
     @moves(number=6, n=0, found=[])
     def body(t, x):

@@ -259,7 +259,7 @@ def halve(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def hooked(register: Callable[[optim.Optimizer], Any]) -> Play:
-    """The hook is there in three calls."""
+    """The usual loop; three of its calls have a hook of the optimizer."""
     model, hooks = net(), []
     optimizer = sgd(model)
     change = {3: lambda: hooks.append(register(optimizer)), 6: lambda: hooks.pop().remove()}

@@ -83,7 +83,7 @@ def translates(
 
 
 def odd(how: str) -> Play:
-    """One batch is not as the others."""
+    """A loop of which one batch has another size, other strides or a gradient."""
 
     def give(call):
         size = 2 if how == "size" and call == 13 else 4
