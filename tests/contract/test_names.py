@@ -262,7 +262,6 @@ CASES = [one for one in product(ODD, SETTINGS, ["SGD", "Adam", "LAMB"]) if one[1
             ("slot", "accumulated, fused", "LAMB"),
             ("number", "amp", "Adam"),
             ("optimizer", "memory", "Adam"),
-            ("momentum", "norms", "SGD"),
         ],
     ),
 )
