@@ -20,7 +20,7 @@ case = Table()
 
 
 def trained(model: nn.Module, *watched: Any, number: int = 6, **before: Any) -> Play:
-    """By the mean of squares; ``before2=...`` is done before call 2."""
+    """A loop that minimizes the mean of squares; ``before2=...`` is done before call 2."""
     optimizer = sgd(model)
 
     def step(x):
@@ -35,7 +35,7 @@ def trained(model: nn.Module, *watched: Any, number: int = 6, **before: Any) -> 
 
 
 def runs(model: Callable[[Any], Any], *watched: Any, number: int = 14, **before: Any) -> Play:
-    """Nothing is registered but what is watched."""
+    """A Graph that runs a model and holds only the watched modules."""
     changes = {int(name.removeprefix("before")): change for name, change in before.items()}
     return Play(lambda x: model(x), watched, changes, singles(number))
 

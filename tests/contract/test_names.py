@@ -144,7 +144,7 @@ def states_of(modules, optimizer):
     return [tensor.detach().clone() for tensor in tensors], copy.deepcopy(optimizer.state_dict())
 
 
-def batches(count=8, infinite=()):
+def batches(count=6, infinite=()):
     torch.manual_seed(2)
     return [
         (
@@ -262,7 +262,6 @@ CASES = [one for one in product(ODD, SETTINGS, ["SGD", "Adam", "LAMB"]) if one[1
             ("slot", "accumulated, fused", "LAMB"),
             ("number", "amp", "Adam"),
             ("optimizer", "memory", "Adam"),
-            ("momentum", "norms", "SGD"),
         ],
     ),
 )
@@ -287,10 +286,10 @@ def test_any_names_train_as_harmless_ones(case):
 
 @pytest.mark.parametrize("odd", thinned(ODD, keep=["slot"]))
 def test_buffers_of_such_modules_move_in_skipped_steps(odd):
-    _, modules, _, _ = trained(ODD[odd], OPTIMIZERS["Adam"], infinite=range(8))
+    _, modules, _, _ = trained(ODD[odd], OPTIMIZERS["Adam"], infinite=range(6))
     for module in modules.values():
         for buffer in module.buffers():
-            assert torch.equal(buffer, torch.full((SIZE,), 8.0))
+            assert torch.equal(buffer, torch.full((SIZE,), 6.0))
 
 
 @pytest.mark.parametrize("optimizer", thinned(OPTIMIZERS, keep=["Adam"]))

@@ -95,7 +95,7 @@ def test_a_frozen_teacher_on_its_fast_path():
     optimizer, other = adam(model), adam(twin)
     graph = Function(lambda x, mask: step(model, x, mask), optimizer, model=model, teacher=teacher)
     graph.config.set_fallback("eager")
-    batches = padded(*masks(*3 * OTHERS, in_front=True), *masks(*ALIGNED))
+    batches = padded(*masks(*2 * OTHERS, in_front=True), *masks(*ALIGNED))
     torch.manual_seed(2)
     with pytest.warns(EagerWarning, match="'teacher'"):
         got = [graph(x, mask) for x, mask in batches]

@@ -177,7 +177,7 @@ def moving_average(t, x):
     return loss - t.avg / (1 - 0.9**t.n)
 
 
-@case(least=6)
+@case(least=6, slow=True)
 @moves(n=0, avg=0.0)
 def rounded(t, x):
     loss = t.train(x)
@@ -223,7 +223,7 @@ def returned_and_appended(t, x):
 # --- ways that Python goes ------------------------------------------------------------------------
 
 
-@case(least=6)
+@case(least=6, slow=True)
 @moves(best=math.inf)
 def best_so_far(t, x):
     loss = t.train(x)
@@ -330,7 +330,7 @@ def complex_roots(n, v):
 
 
 def raises(made: Callable[[int, float], tuple[Any, Any]]) -> Callable[[], Play]:
-    """Caught in the step: it is a way that Python goes. So is where a root is no real number."""
+    """A step that catches an error of its arithmetic, or whose root is no real number."""
 
     @moves(number=10, n=0, avg=0.0)
     def body(t, x):
@@ -340,8 +340,9 @@ def raises(made: Callable[[int, float], tuple[Any, Any]]) -> Callable[[], Play]:
     return body
 
 
-case.rows({one.__name__: raises(one) for one in (inverted, complex_roots)}, says=None)
-case.rows({one.__name__: raises(one) for one in (overflows, rounds)}, says=None, slow=True)
+case(raises(inverted), name="inverted", says=None)
+others = (complex_roots, overflows, rounds)
+case.rows({one.__name__: raises(one) for one in others}, says=None, slow=True)
 
 
 @case(least=7)
@@ -418,11 +419,11 @@ def arrays(n):
 TAKEN: Mapping[str, Callable[[Any], Any]] = {
     "json": lambda n: json.dumps({"n": n}),
     "caught": caught,
-    "arrays": arrays,
     "keys": lambda n: ({n: 1}, n in {3, 5}),
-    "indices": lambda n: ([7, 8, 9][n % 3], list(range(n))[:2]),
 }
 TAKEN_TOO: Mapping[str, Callable[[Any], Any]] = {
+    "arrays": arrays,
+    "indices": lambda n: ([7, 8, 9][n % 3], list(range(n))[:2]),
     "Decimal": decimal.Decimal,
     "pickle": pickle.dumps,
     "text": lambda n: f"{n:03d} {n} {n!r}",
@@ -431,7 +432,7 @@ TAKEN_TOO: Mapping[str, Callable[[Any], Any]] = {
 
 
 def takes(taken: Callable[[Any], Any]) -> Callable[[], Play]:
-    """Or the call is made again, with plain ones: nobody sees another number than in eager."""
+    """A step that gives its number to such code: the call may be made again, with a plain one."""
 
     @moves(number=6, n=0, found=[])
     def body(t, x):

@@ -175,7 +175,7 @@ SHOWN: dict[str, Callable[[torch.Tensor], str]] = {
 
 @pytest.mark.parametrize("show", SHOWN)
 def test_a_text_of_what_a_tensor_holds(show):
-    """It is no result; one that is made and not returned is no obstacle."""
+    """A text that is returned is refused; one that is only made is no obstacle."""
     held = torch.ones(3)
     with pytest.raises(DataDependent, match="text"):
         Function(lambda x: {"cosine": x.cos(), "text": SHOWN[show](held)})(torch.ones(2))

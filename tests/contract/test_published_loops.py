@@ -22,7 +22,7 @@ from tests.contract.loops import Batch, Loop, Make, assert_as_eager, mlp
 from tests.hostile.counted import Table
 from tests.hostile.plays import Play, net, pairs, singles
 from tests.parity.test_compiled import InThisProcess
-from tests.support import replays
+from tests.support import replays, thinned
 from torchgraph.lower.inductor import job
 from torchgraph.replay import switch
 
@@ -114,7 +114,7 @@ LOOPS: dict[str, tuple[Make, Callable[[int], Batch], int, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", thinned(LOOPS, keep=["nanogpt", "td3"]))
 def test_the_steps_are_eagers(name):
     make, batch, recorded, programs = LOOPS[name]
 
@@ -228,7 +228,7 @@ def scaled(enabled: bool) -> Play:
 
 # The step that is skipped, and the one with another gradient before it, are eager's.
 case(lambda: scaled(True), name="a_grad_scaler_that_skips_a_step", served=7)
-case(lambda: scaled(False), name="a_grad_scaler_that_does_nothing", served=8)
+case(lambda: scaled(False), name="a_grad_scaler_that_does_nothing", served=8, slow=True)
 
 
 @pytest.mark.parametrize("case", case)

@@ -77,7 +77,7 @@ def layers_are_thawed_one_after_the_other():
 
 
 def replaced(new: str) -> Play:
-    """What a name of the step stands for."""
+    """A loop in which a name of the step comes to stand for another object."""
     model = net()
     optimizer: Any = optim.SGD(model.parameters(), lr=0.1)
 
@@ -168,7 +168,7 @@ def accumulated(parameter: torch.Tensor) -> None:
 
 
 def hooked(kind: str, hook: Callable[[torch.Tensor], Any]) -> Play:
-    """It comes, and goes again."""
+    """A loop over a leaf to which a hook is added, and from which it is removed."""
     handles, weight = [], torch.ones(2, 4, requires_grad=True)
 
     def step(x, y):

@@ -66,7 +66,7 @@ def a_partial():
 
 @case(served=6)
 def an_optimizer_that_no_look_finds():
-    """It lies too deep: the call that steps it is eager's, from then on it is known."""
+    """An optimizer too deep for a look: the call that steps it is eager's, then it is known."""
     model = net()
     deep = {"a": {"b": {"c": {"d": {"e": plays.adam(model)}}}}}
 

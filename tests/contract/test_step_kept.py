@@ -156,7 +156,7 @@ KEPT: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 
 
 def keeps(give: Callable[[nn.Module, torch.Tensor], Any]) -> Play:
-    """What is kept is seen to change with its memory."""
+    """A step that keeps a tensor in memory of another one, which the loop then writes."""
     model, held, calls = nn.Linear(4, 2), SimpleNamespace(last=None), singles(8)
     model.register_buffer("total", torch.zeros(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -224,7 +224,7 @@ def a_conjugate_view_of_an_argument_is_kept_as_one():
 
 @case(says="was there before")
 def a_view_that_torch_has_given_up_is_no_obstacle():
-    """It was written under no_grad: to ask whether it is a leaf raises."""
+    """A view that was written under no_grad: to ask whether it is a leaf raises."""
     model, held = net(), SimpleNamespace(row=None)
 
     @torch.no_grad()

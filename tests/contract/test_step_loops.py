@@ -159,16 +159,18 @@ def two(one: optim.Optimizer) -> list[Any]:
 
 
 SCHEDULERS: dict[str, Callable[[optim.Optimizer], Any]] = {
-    "cosine": partial(lr_scheduler.CosineAnnealingLR, T_max=5),
     "onecycle": partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=20),
+    "sequential": lambda one: lr_scheduler.SequentialLR(one, two(one), milestones=[3]),
+}
+MORE_SCHEDULERS: dict[str, Callable[[optim.Optimizer], Any]] = {
+    "cosine": partial(lr_scheduler.CosineAnnealingLR, T_max=5),
     "cyclic": partial(lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=3),
     "lambda": partial(lr_scheduler.LambdaLR, lr_lambda=lambda step: 0.9**step),
-    "sequential": lambda one: lr_scheduler.SequentialLR(one, two(one), milestones=[3]),
     "chained": lambda one: lr_scheduler.ChainedScheduler(two(one)),
 }
-case.rows(
-    {name: partial(scheduled, make) for name, make in SCHEDULERS.items()}, served=7, programs=1
-)
+for schedulers, slow in ((SCHEDULERS, False), (MORE_SCHEDULERS, True)):
+    plays = {name: partial(scheduled, make) for name, make in schedulers.items()}
+    case.rows(plays, served=7, programs=1, slow=slow)
 case(
     lambda: scheduled(partial(lr_scheduler.ExponentialLR, gamma=0.5), inside=False),
     name="a_scheduler_outside_of_the_step",
@@ -259,7 +261,7 @@ def halve(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def hooked(register: Callable[[optim.Optimizer], Any]) -> Play:
-    """The hook is there in three calls."""
+    """The usual loop; three of its calls have a hook of the optimizer."""
     model, hooks = net(), []
     optimizer = sgd(model)
     change = {3: lambda: hooks.append(register(optimizer)), 6: lambda: hooks.pop().remove()}

@@ -83,7 +83,7 @@ def translates(
 
 
 def odd(how: str) -> Play:
-    """One batch is not as the others."""
+    """A loop of which one batch has another size, other strides or a gradient."""
 
     def give(call):
         size = 2 if how == "size" and call == 13 else 4
@@ -109,7 +109,9 @@ def autoencodes(apart: int) -> Play:
     return translates(give, 11, outputs=3)
 
 
-case.rows({f"apart_from_call_{n}": lambda n=n: autoencodes(n) for n in (2, 3, 7)}, says=None)
+for call in (2, 3, 7):
+    name = f"apart_from_call_{call}"
+    case(lambda call=call: autoencodes(call), name=name, says=None, slow=call != 3)
 
 
 # --- parameters that are frozen and thawed in turn ------------------------------------------------
@@ -147,7 +149,11 @@ def gan(switch: Callable[[nn.Module, bool], Any], wrap: Callable[[Any], Any]) ->
 
 @pytest.mark.parametrize(
     ("switch", "turns"),
-    [(by_loop, "cg"), (nn.Module.requires_grad_, "gcc"), (by_loop, "cccccg")],
+    [
+        (nn.Module.requires_grad_, "gcc"),
+        pytest.param(by_loop, "cg", marks=pytest.mark.slow),
+        pytest.param(by_loop, "cccccg", marks=pytest.mark.slow),
+    ],
 )
 def test_steps_that_freeze_in_turn_become_programs(switch, turns):
     def run(wrap):

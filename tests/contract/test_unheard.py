@@ -46,7 +46,7 @@ case.rows(
 
 
 def of_a_weight(kernel: Callable[..., Any]) -> Play:
-    """What kernels do besides is in the program."""
+    """A kernel that does more than its op says, and the strides of its result."""
     weight = torch.randn(8, 8, 8)
     calls = [(torch.randn(8, 8).t(),) for _ in range(5)]
 
@@ -103,7 +103,7 @@ HIDDEN: dict[str, Callable[..., Any]] = {
 
 
 def hidden(name: str) -> Play:
-    """The first batches hide it: a program would be confirmed."""
+    """A step that the first batches make look harmless: a program would be confirmed."""
     held = torch.zeros(5, dtype=torch.int64 if name == "summed" else torch.float32)
     calls = [(torch.zeros(3, 5) if n < 3 else torch.randn(3, 5),) for n in range(6)]
     return Play(lambda x: HIDDEN[name](held, x), [held], calls=calls)
@@ -134,7 +134,7 @@ class Keeps(nn.Module):
 
 
 def transformed(place: str, transform: Callable[[Any, torch.Tensor], Any]) -> Play:
-    """What is kept inside of a transform is named."""
+    """A step whose model keeps a tensor from the inside of a transform."""
     model = Keeps(place)
     return Play(lambda x: transform(model, x), calls=singles(4))
 
@@ -253,6 +253,6 @@ def test_unheard(case):
 
 @pytest.mark.parametrize("step", [is_read, is_read_too, is_data_later])
 def test_what_is_read_is_still_looked_at(step):
-    """The operand that the wanted gradient is made of, and what was only a shape at first."""
+    """Operands of which the wanted gradient is made, and a shape that is data later."""
     with pytest.raises(NoProgram, match="no op has filled"):
         tg.step(step)(torch.randn(4, 2, 8, 8), torch.randn(3, 2, 3, 3))

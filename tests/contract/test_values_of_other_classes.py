@@ -139,7 +139,7 @@ class Moving(nn.Linear):
 
 
 def moving(move: Callable[[Any], None], who: str, start: Callable[[], Any]) -> tuple[Any, Any]:
-    """What is called, and what it moves."""
+    """The step or the Graph, and the object whose values each call moves."""
     if who == "a Graph":
         graph = Train(nn.Linear(3, 1), start, move)
         return graph, graph

@@ -37,7 +37,12 @@ def linear() -> tuple[nn.Module, torch.optim.Optimizer]:
 def set_by_the_loop(
     compute: Callable[[torch.Tensor], Any], put: Callable[[int], Any], **more: Any
 ) -> Play:
-    """``compute`` of the loss, and ``put`` of the number of each call before it."""
+    """A loop that puts the number of a call in place before it, and a step that reads it.
+
+    Args:
+        compute: gives the loss from the product of weights and batch.
+        put: is given the number of each call.
+    """
     weight = torch.ones(3, requires_grad=True)
     optimizer = torch.optim.SGD([weight], 0.01, momentum=0.9)
 
@@ -237,7 +242,7 @@ def a_scale_that_grows_and_is_read():
 
 @case(says=("", "an index"), served=0)
 def one_that_is_a_key_goes_on_in_eager():
-    """Python reads it: another value at each call, no program."""
+    """A key is read by Python: another value at each call, no program."""
     held, table = SimpleNamespace(index=0), {number: 0.1 * number for number in range(24)}
     put = lambda number: setattr(held, "index", number)  # noqa: E731
     return set_by_the_loop(lambda loss: loss * table[held.index], put)

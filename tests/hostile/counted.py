@@ -1,4 +1,4 @@
-"""Plays of which it is known how many calls programs serve, and what is said meanwhile."""
+"""Plays with the number of calls that programs serve, and the words of their warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMS: dict[str, kit.Form] = {"step": kit.step, "graph": kit.graph}
 
 @dataclass
 class Counted:
-    """A play in one form beside eager, and what is expected of it; see `Table`."""
+    """A play in one form beside eager, and the expectations that `Table` describes."""
 
     make: Callable[[], Play]
     form: str = "step"
@@ -72,7 +72,7 @@ class Counted:
 
 
 class Table(list[Any]):
-    """Rows of a test, each a play and what is expected of it: its parameters."""
+    """Parameters of a test: rows of a play and the expectations of it."""
 
     def __call__(
         self,
