@@ -214,7 +214,7 @@ def _parts(graph: TrainGraph, replay: Replay, work: Work) -> list[tuple[str, Cal
 
 
 def _call(graph: TrainGraph, work: Work) -> Call:
-    call: Call = vars(graph)["_inputs"].bind((work.x, work.y), {})
+    call: Call = graph._runner.live.inputs.bind((work.x, work.y), {})
     return call
 
 

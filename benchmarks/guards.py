@@ -76,7 +76,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     as_they_are = "the arguments bound as they are"
     ways[as_they_are] = Way("", _binding(graph, work))
     function = replay.executable.function
-    values = [*replay._binding.values(vars(graph)["_inputs"].bind((work.x, work.y), {}))]
+    values = [*replay._binding.values(graph._runner.live.inputs.bind((work.x, work.y), {}))]
 
     def program() -> None:
         with torch.no_grad(), below_autograd():

@@ -304,7 +304,7 @@ def test_a_step_that_takes_its_own_update(tmp_path):
 def test_states_as_an_argument_are_written(tmp_path):
     """What is compiled for C++, run by torch: the states go in and come out changed."""
     step = trained(OPTIMIZERS["adamw"])
-    one, _ = captured_step(step, None)
+    one, _ = captured_step(step._runner, None)
     module = one.lifted().module()
     states = {state.name: state.value for state in one.states}
     before = states["model.last.weight"].clone()

@@ -16,7 +16,7 @@ import torchgraph as tg
 from tests import support
 from torchgraph import _extension
 from torchgraph.errors import ConfirmWarning, EagerWarning, SharedMemory
-from torchgraph.verify import confirm
+from torchgraph.verify.start import OnCopies
 
 
 class Rule:
@@ -289,16 +289,16 @@ class Keeping(optim.Optimizer):
 
 def test_a_program_that_writes_what_it_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """The confirming run is over copies of all slots: the step goes on with the user's own."""
-    original = confirm._shadow
+    original = OnCopies.of
 
-    def faulty(replay: Any, start: Any) -> Any:
-        shadow, leaves = original(replay, start)
-        for name, leaf in leaves.items():
+    def faulty(*args: Any, **kwargs: Any) -> OnCopies:
+        copies = original(*args, **kwargs)
+        for name, leaf in copies.leaves.items():
             if name.endswith("weight.scale"):
                 leaf.value.add_(1.0)
-        return shadow, leaves
+        return copies
 
-    monkeypatch.setattr(confirm, "_shadow", faulty)
+    monkeypatch.setattr(OnCopies, "of", faulty)
     with pytest.warns(ConfirmWarning, match="is not confirmed"):
         compared(Keeping, lambda optimizer: None, at=0)
 
@@ -309,7 +309,7 @@ def test_a_confirming_run_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> Any:
         raise ArithmeticError("planted")
 
-    monkeypatch.setattr(confirm, "_shadow", failing)
+    monkeypatch.setattr(OnCopies, "of", failing)
     with pytest.warns(ConfirmWarning, match="it fails with ArithmeticError: planted"):
         compared(optim.Adam, lambda optimizer: None, at=0)
 
