@@ -189,6 +189,7 @@ def seconds(look: Callable[[tg.Graph], str], graph: tg.Graph) -> float:
     return min(took)
 
 
+@pytest.mark.slow
 def test_print_and_tree_take_time_in_proportion_to_the_nodes():
     small, large = deep(50), deep(200)
     assert len(list(large.program.nodes)) >= 5000

@@ -27,6 +27,9 @@ def pair(rows, columns=6):
     return torch.randn(rows, columns), {"y": torch.randn(rows, columns)}
 
 
+pytestmark = pytest.mark.slow  # it compiles three packages
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
     """Of one size, with a free batch, with a free length of at most 20."""

@@ -152,6 +152,7 @@ def test_torch_onnx_in_one_line_of_the_users(dynamic, tmp_path):
         assert caught.value.where.text == "return torch.lgamma(first)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_numbers_among_the_results_of_compiled_code(dynamic, tmp_path):
     step = graph_of(lambda self, x: (x * 2, {"rate": 2.5, "rows": [3, True, None]}))

@@ -17,7 +17,7 @@ from tests.distributed.spawn import run
 from tests.distributed.test_agreement import Trained, batch
 from torchgraph.replay import switch
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]  # each case compiles, on two ranks
 
 
 def other_code(rank: int) -> Any:

@@ -20,6 +20,7 @@ def printed(*launcher: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_what_one_does():
     alone = printed()
     together = printed("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

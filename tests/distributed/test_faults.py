@@ -131,7 +131,7 @@ def kill_one(start: Callable[..., Ranks], folder: str, world: int, dice: random.
         assert f"Rank {victim} is lost: pid {ranks.processes[victim].pid}" in text
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_others_name_a_rank_that_was_killed(start, seed):
     kill_one(start, "", 2, random.Random(seed))
 
@@ -177,7 +177,8 @@ def test_under_torchrun(tmp_path):
     assert re.search(rf"RankLost: Rank 1 is lost: pid {pid} on \S+ has ended", text)
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_of_another_host_is_missed(start, victim):
     """Each rank believes to be on a host of its own: they meet in the store, and count signs."""
     ranks = start(3, "100000", "--hosts")

@@ -214,7 +214,7 @@ def four() -> list[dict[str, Any]]:
     return run(all_cases, 4, 4)
 
 
-@pytest.fixture(params=["two", "four"])
+@pytest.fixture(params=["two", pytest.param("four", marks=pytest.mark.slow)])
 def ranks(request: Any) -> list[dict[str, Any]]:
     """Both."""
     return request.getfixturevalue(request.param)
@@ -254,6 +254,7 @@ def test_a_module_is_laid_out_in_place(ranks):
     assert sum(rank["modules"][3][0] for rank in ranks) == 6
 
 
+@pytest.mark.slow
 def test_a_tensor_goes_to_other_ranks(four):
     value = whole((5, 4))
     assert [rank["some_of_the_ranks"][0] for rank in four] == [

@@ -24,7 +24,6 @@ from tests.gpu import (
 from tests.gpu.machine import activity
 from tests.gpu.op_cases import CASES, UPDATES, Given, Pair
 from tests.gpu.training import Trace
-from tests.support import thinned
 
 WALKED = {
     "first": ["ceilings", "ops", "replay", "launches", "asserts", "sanitizer"],
@@ -33,7 +32,8 @@ WALKED = {
 
 
 @pytest.mark.timeout(900)  # two minutes on an idle machine
-@pytest.mark.parametrize("what", thinned(WALKED, keep=["second"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WALKED)
 def test_all_stages_are_walked_without_a_gpu(what, tmp_path):
     walk = [sys.executable, "-m", "tests.gpu", what, "--dry", "--out", str(tmp_path)]
     done = subprocess.run(walk, cwd=stage.ROOT, capture_output=True, text=True)

@@ -91,6 +91,7 @@ def _tally(first: int, count: int) -> Tally:
     return tally
 
 
+@pytest.mark.slow
 def test_some_random_faults():
     tally = _tally(0, 20)
     assert tally.named.total() >= 10, str(tally)

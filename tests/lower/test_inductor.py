@@ -149,7 +149,8 @@ MOVES = {
 
 
 @pytest.mark.usefixtures("without_looks")
-@pytest.mark.parametrize("name", thinned(MOVES, keep=["swapped"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MOVES)
 def test_states_that_change_places(name, cache):
     torch.manual_seed(0)
     move = MOVES[name]

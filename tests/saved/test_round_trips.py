@@ -54,7 +54,9 @@ def test_what_is_loaded_goes_on_as_the_graph_does(name, tmp_path):
     assert loaded.last_lr == graph.last_lr
 
 
-@pytest.mark.parametrize("name", ["schedule_sequential", "scaled", "gpt"])
+@pytest.mark.parametrize(
+    "name", ["schedule_sequential", "scaled", pytest.param("gpt", marks=pytest.mark.slow)]
+)
 def test_what_is_loaded_is_saved_again(name, tmp_path):
     graph, calls = CASES[name]()
     run(graph, calls, 8)
