@@ -81,6 +81,7 @@ class FunctionStep(LiveStep):
             replicas=self.replicas,
             numbers=list(self.numbers.values()),
             reads_values=self.reads_values,
+            schedulers=self.found.schedulers,
         )
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

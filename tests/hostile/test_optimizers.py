@@ -285,7 +285,7 @@ def a_scheduler_replaced():
     return by_hand(step, model, optimizer, watched=[held], before={5: replace}, calls=pairs(11))
 
 
-@case(forms="step", fault="what the scheduler counts stays where a bound method alone leads to it")
+@case
 def a_scheduler_by_its_bound_method():
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-2))

@@ -117,6 +117,12 @@ SCHEDULER_ENTRIES = SCHEDULER_COUNTS | {"base_lrs", "_last_lr", "_schedulers", "
 """The state dict entries of torch's schedulers, of whatever class."""
 
 
+def steps_counted(scheduler: Any) -> object:
+    """The count of a scheduler's steps, in whichever entry its class keeps one; None without."""
+    own = vars(scheduler)
+    return own.get("_step_count", own.get("last_epoch"))
+
+
 def has_custom_scale(scheduler: Any) -> bool:
     """True for a CyclicLR that scales by a function of the user's."""
     return vars(scheduler).get("_scale_fn_custom") is not None

@@ -28,7 +28,7 @@ from ..errors import NotSupported
 from ..guards import Name, patching
 from ..lines import warnings_told
 from ..live import state
-from ..live.discovery import steps_of
+from ..live.discovery import discover, steps_of
 from ..live.inputs import Call, Inputs, paths
 from ..live.named import NumberPlace
 from ..live.replicas import groups_of, running
@@ -168,6 +168,7 @@ class LiveStep:
             replicas=self.replicas,
             numbers=list(self.numbers.values()),
             reads_values=self.reads_values,
+            schedulers=discover(self.build).schedulers if self.own_update else (),
         )
 
     def cover(self) -> bool:

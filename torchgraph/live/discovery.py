@@ -34,6 +34,9 @@ _DEPTH = 4
 _ITEMS = 64
 """A container with more is data."""
 
+_STEPPED = (Optimizer, LRScheduler, torch.amp.GradScaler)
+"""Classes whose bound methods stand for their objects: ``after = scheduler.step``."""
+
 
 @dataclass(frozen=True)
 class Entries:
@@ -159,17 +162,24 @@ class _Search:
         elif is_container(value) and not isinstance(value, (set, frozenset)):
             self._look_at_items(name, value, depth)
         elif isinstance(value, types.MethodType):
-            attributes = own(value.__self__)
-            if type(attributes) is dict and not isinstance(value.__self__, nn.Module):
-                self._keep("self", attributes)
-            for part, held in list(_of_method(value.__func__, value.__self__)):
-                self.visit(part, held, depth - 1)
+            self._look_at_method(name, value, depth)
         else:
             attributes = own(value)
             if _is_users(type(value)) and type(attributes) is dict and not callable(value):
                 self._keep(name, attributes)
             for part, held in list(_named(value)):
                 self.visit(part, held, depth - 1)
+
+    def _look_at_method(self, name: str, method: types.MethodType, depth: int) -> None:
+        owner = method.__self__
+        if isinstance(owner, _STEPPED):
+            self.visit(name, owner, depth)
+            return
+        attributes = own(owner)
+        if type(attributes) is dict and not isinstance(owner, nn.Module):
+            self._keep("self", attributes)
+        for part, held in list(_of_method(method.__func__, owner)):
+            self.visit(part, held, depth - 1)
 
     def _look_at_items(self, name: str, value: object, depth: int) -> None:
         if not isinstance(value, tuple):

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import storage_id, tensor_hooks
 from .._torch.modules import buffers_of, hooks_of, parameters_of
@@ -118,6 +119,8 @@ class Step:
     """The user's places in which the step changes a number."""
     reads_values: bool = False
     """The step computes with values of tensors: with numbers that move, too."""
+    schedulers: Sequence[LRScheduler] = ()
+    """Those that a function names, and may step."""
     moving: set[int] = field(default_factory=set)
     """The leaves that lie there."""
     objects: list[tuple[str, object]] = field(default_factory=list)
@@ -154,12 +157,13 @@ class Step:
         replicas: Replicas | None = None,
         numbers: Sequence[NumberPlace] = (),
         reads_values: bool = False,
+        schedulers: Sequence[LRScheduler] = (),
     ) -> Step:
         """Name every tensor and number of the given modules, optimizers and scaler.
 
         The scaler has made its scale, or is disabled. With ``own_update``, optimizers may update
         tensors that no module holds, and share parameters. ``tensors``: leaves of autograd by name.
-        ``containers``, ``rebound``, ``numbers``, ``reads_values``: as the fields.
+        ``containers``, ``rebound``, ``numbers``, ``reads_values``, ``schedulers``: as the fields.
 
         Raises:
             ParameterOutsideGraph, ParameterInTwoOptimizers.
@@ -174,7 +178,7 @@ class Step:
         step = cls(modules, list(optimizers), roots, scaler=scaler, own_update=own_update)
         step.tensors_by_name, step.containers = dict(tensors or {}), containers
         step.rebound, step.replicas = rebound, replicas or step.replicas
-        step.numbers, step.reads_values = numbers, reads_values
+        step.numbers, step.reads_values, step.schedulers = numbers, reads_values, schedulers
         for path, module in modules.items():
             step._scan_tensors(parameters_of(module), path, Role.PARAMETER)
             step._scan_tensors(buffers_of(module), path, Role.BUFFER)
@@ -202,6 +206,7 @@ class Step:
             replicas=self.replicas,
             numbers=self.numbers,
             reads_values=self.reads_values,
+            schedulers=self.schedulers,
         )
         found.flags = self.flags.before(found.flags)
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 
 from ... import library
 from ..._torch.listening import not_listening
-from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks
+from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks, steps_counted
 from ..._torch.symbolic import symbolic_python_math
 from ..._torch.tensors import version_of
 from ...collection import weakly
@@ -91,11 +91,13 @@ class OwnSteps:
             if self.observed:
                 trying = tried(self._step.optimizers, self._recorder, self._stop)
                 stack.enter_context(trying)
+            before = [(one, steps_counted(one)) for one in self._step.schedulers]
             try:
                 yield
             finally:
                 while self._running:  # of a step that raised
                     self._running.pop()[1].close()
+            self._check_schedulers(before)
 
     # --- optimizers -------------------------------------------------------------------------------
 
@@ -226,6 +228,17 @@ class OwnSteps:
                 self._acting = False
 
         return step
+
+    def _check_schedulers(self, before: Sequence[tuple[LRScheduler, object]]) -> None:
+        """Refuse steps that were not followed: of ``after = scheduler.step``, bound before."""
+        acted = {id(inner) for one, *_ in self.actions for inner in _with_inner(one)}
+        for one, count in before if self.observed else ():
+            if id(one) not in acted and steps_counted(one) != count:
+                self._recorder.give_up(
+                    f"it steps a {type(one).__name__} by a method that was bound before: call "
+                    "scheduler.step() itself",
+                    lenient=True,
+                )
 
     def _read_too_late(self, text: str) -> None:
         at = f" (at {self._trail.line})" if self._trail.line else ""
