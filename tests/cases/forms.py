@@ -1,4 +1,4 @@
-"""Forms of a play: callables in which torchgraph runs its step, each made by the form's name."""
+"""Forms of a play: callables that run its step by ``tg.step`` or as the `build` of a Graph."""
 
 from __future__ import annotations
 

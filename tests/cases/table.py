@@ -23,7 +23,7 @@ from tests.cases.plays import Play
 from torchgraph.errors import CacheThrashWarning, EagerWarning, GraphWarning, NoProgram
 
 WORDS = (EagerWarning, CacheThrashWarning)
-"""Warnings that no program serves a call."""
+"""Warnings that tell why programs serve few calls or none."""
 
 
 class Case(NamedTuple):
@@ -90,8 +90,9 @@ class Case(NamedTuple):
         held = len(support.replays(found.called))
         counts = {"served": found.served, "recorded": found.recorded, "programs": held}
         for name, count in counts.items():
-            assert getattr(self, name) in (None, count), counts
-        assert found.served >= self.least, counts
+            wanted = getattr(self, name)
+            assert wanted in (None, count), f"{name}: {count}, not {wanted}"
+        assert found.served >= self.least, f"programs served {found.served} calls"
         unheard = not any(isinstance(one, WORDS) for one in found.told)
         assert found.served or self.served == 0 or not unheard, "no program, and no warning"
         assert found.last or not self.serves, found.told
