@@ -162,7 +162,7 @@ class Graph(ModuleHolder):
         """
         self.config._set(scaler=amp.kind(grad_scaler))
         self._runner.forget()
-        self._runner.live.scaler = grad_scaler if self.config.options.scaler else None
+        self._runner.live.trained.scaler = grad_scaler if self.config.options.scaler else None
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -340,6 +340,11 @@ class Graph(ModuleHolder):
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """`Programs.inspected`; OneFlow's Graph overrides it, so that a look uses up no batch."""
+        if building():
+            raise NestedGraph(
+                f"{self.name} is looked at inside of its own build, or of another's.",
+                fix="look at it between calls.",
+            )
         return self._runner.programs.inspected(look, args, kwargs)
 
     # --- how it is shown --------------------------------------------------------------------------

@@ -43,11 +43,9 @@ class _Steps(dict["StepFunction", "_MethodStep"], Itself):
 class FunctionStep(LiveStep):
     """The step of a function: modules, optimizers and tensors are those that it names."""
 
-    _undone = ("own_update", "found", "words")
-
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.own_update = True
+        self.trained.own_update = True
         self.look()
 
     def look(self) -> None:

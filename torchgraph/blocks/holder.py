@@ -163,6 +163,10 @@ class ModuleHolder(Itself):
                 raise GraphNotInitialized(
                     f"{type(self).__name__}.{name} is read before super().__init__()."
                 )
+            if "_own_names" not in vars(self):
+                raise GraphNotInitialized(
+                    f"{type(self).__name__}.{name} is read before super().__init__() has ended."
+                )
             raise missing(self, name, vars(self)["_modules"], vars(self)["_bare"])
         own = vars(self)
         return module if own["_bare"] else proxy_of(own["_block_tree"].block(name))

@@ -6,8 +6,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakSet, ref
 
 import torch
@@ -58,6 +59,16 @@ def building() -> bool:
     return in_build.get()
 
 
+@dataclass
+class Trained:
+    """What a step trains with. Whoever undoes a step restores these attributes, and the list."""
+
+    optimizers: list[Optimizer] = field(default_factory=list)
+    scaler: Scaler | None = None
+    own_update: bool = False
+    """True when `build` takes the optimizers' steps itself."""
+
+
 class LiveStep:
     """The live objects that a step trains, what its calls share, and `build` run in eager.
 
@@ -70,9 +81,6 @@ class LiveStep:
         name: the Graph's.
         modules, blocks: those of the Graph, by name.
     """
-
-    _undone: ClassVar[tuple[str, ...]] = ("own_update",)
-    """Attributes that a step may set, and that are restored with all that it may change."""
 
     def __init__(
         self,
@@ -87,10 +95,7 @@ class LiveStep:
         self.modules = modules
         self.blocks = blocks
         self.config = config
-        self.optimizers: list[Optimizer] = []
-        self.scaler: Scaler | None = None
-        self.own_update = False
-        """True when `build` takes the optimizers' steps itself."""
+        self.trained = Trained()
         self.replicas = Replicas()
         self.schedulers = Schedulers()
         self.inputs = Inputs(self.build)
@@ -129,6 +134,21 @@ class LiveStep:
         if found is None:
             raise ReferenceError(f"{self.name} is gone")
         return found
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers that the Graph was given, and those that `build` was seen to step."""
+        return self.trained.optimizers
+
+    @property
+    def own_update(self) -> bool:
+        """True when `build` takes the optimizers' steps itself."""
+        return self.trained.own_update
+
+    @property
+    def scaler(self) -> Scaler | None:
+        """The grad scaler that the Graph was given."""
+        return self.trained.scaler
 
     @property
     def build(self) -> Callable[..., Any]:
@@ -190,7 +210,7 @@ class LiveStep:
     def _find_own_steps(self) -> None:
         """A `build` that names optimizers and ``step`` steps them, if not in its first call."""
         if named := steps_of(self.build):
-            self.own_update = True
+            self.trained.own_update = True
             self.optimizers.extend(named)
             self.config._set(training=True)
 
@@ -208,6 +228,10 @@ class LiveStep:
         """Objects besides modules and optimizers whose attributes `build` moves."""
         return ()
 
+    def owners(self) -> list[Any]:
+        """All objects whose attributes `build` moves, besides modules and optimizers."""
+        return [self.owner, self.trained, *self.moved_by_build()]
+
     def snapshot(
         self, step: Step, call: Call | None = None, unwritten: AbstractSet[int] = frozenset()
     ) -> Snapshot:
@@ -220,13 +244,11 @@ class LiveStep:
         owners = [self.owner, *step.modules.values(), *self.optimizers, *scalers]
         owners += self.moved_by_build()
         if call is not None:
-            found = Snapshot(owners, [*tensors, *call.tensors])
+            found = Snapshot([*owners, self.trained], [*tensors, *call.tensors])
         else:
             found = Snapshot([*owners, *self.schedulers.parts()], tensors, unwritten=unwritten)
         found.keep(self.optimizers)
         found.keep(self._announced_calls)
-        for name in self._undone:
-            found.keep_number(vars(self), name, vars(self)[name])
         for leaf in (step.leaves[position] for position in step.moving):
             found.keep_number(leaf.root, leaf.path[0], leaf.value)
         return found
@@ -266,7 +288,7 @@ class LiveStep:
     def note(self, outcome: Outcome) -> bool:
         """Take note of optimizers that `build` has stepped, and of places; True for new places."""
         known = len(self._strays) + len(self.rebound) + len(self.numbers) + self.reads_values
-        self.own_update = self.own_update or outcome.own_update
+        self.trained.own_update |= outcome.own_update
         self.optimizers.extend(outcome.adopted)
         self._strays.update({stray.key: stray for stray in outcome.strays})
         if self.own_update and self.last_call is not None:
@@ -312,7 +334,7 @@ class LiveStep:
         opened = self.opened(not self.own_update)
         replicated = self.replicated(step)
         with ExitStack() as stack:
-            for one in (self.building(), uncompiled(), opened, replicated):
+            for one in (self._taken_back(), self.building(), uncompiled(), opened, replicated):
                 stack.enter_context(one)
             observer = stack.enter_context(self._announced(call, observed))
             outcome = take(
@@ -334,6 +356,18 @@ class LiveStep:
         if observer is not NOBODY:
             announce.returned(self.printer(), self.name, outcome.returned)
         return outcome
+
+    @contextmanager
+    def _taken_back(self) -> Iterator[None]:
+        """Where the block raises before the update, the step trains with what it did before."""
+        optimizers, before = list(self.optimizers), dict(vars(self.trained))
+        try:
+            yield
+        except BaseException:
+            if not self.signals.torn:
+                vars(self.trained).update(before)
+                self.optimizers[:] = optimizers
+            raise
 
     def printer(self) -> Stages:
         """The printer of stages, at the current debug level."""

@@ -167,7 +167,7 @@ class Programs:
             self.cache.bring_home()
             call = live.inputs.bind(args, kwargs)
             with self.with_states(call):
-                held = (live.scan, [live.owner, *live.moved_by_build()], live.options)
+                held = (live.scan, live.owners(), live.options)
                 for replay in self.candidates(call):
                     if not live.own_update:
                         replay.guards.check_gradients(replay.name_of)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import torch
 from ...._torch import pytree
 from ...._torch.tensors import version_of
 from ....blocks.block import BlockTree
-from ....calls.live_step import LiveStep
+from ....calls.live_step import LiveStep, Trained
 from ....calls.runner import Runner
 from ....config import GraphConfig as Config
 from ....errors import GradPresent, GraphWarning, warn
@@ -24,13 +25,20 @@ from .config import GraphConfig
 from .rows import Rows, watched
 
 
+@dataclass
+class TrainedByRows(Trained):
+    """What a step of OneFlow's trains with."""
+
+    rows: list[Rows] = field(default_factory=list)
+    """Optimizers that update tables row by row."""
+
+
 class StepOfOneFlow(LiveStep):
     """The step of OneFlow's Graph: rows of sparse tables, and modes that stay."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.rows: list[Rows] = []
-        """Optimizers that update tables row by row."""
+        self.trained: TrainedByRows = TrainedByRows()
         self._modes: tuple[bool, ...] | None = None
         """`training` of each module, as the first call met it."""
 
@@ -39,8 +47,8 @@ class StepOfOneFlow(LiveStep):
         """As `LiveStep.building`; lookups in sparse tables are noted."""
         with super().building(patched=patched), ExitStack() as stack:
             options = self.config.options
-            if self.rows and options.micro_batches == 1 and options.scaler != "dynamic":
-                stack.enter_context(watched(self.rows))
+            if self.trained.rows and options.micro_batches == 1 and options.scaler != "dynamic":
+                stack.enter_context(watched(self.trained.rows))
             yield
 
     def begin_eager(self, call: Call) -> None:
@@ -107,7 +115,7 @@ class RunnerOfOneFlow(Runner):
             states = (one for root in live.modules.values() for one in root.parameters())
             tensors = chain(_tensors(args, kwargs), states)
             config.amp_on(any(one.is_cuda for one in tensors))
-            if live.rows and config.options.amp is not None:
+            if live.trained.rows and config.options.amp is not None:
                 raise NotPorted(
                     f"{live.name}: is_sparse in half precision: nobody has compared it with "
                     "OneFlow, which may update such tables by rows or as a whole.",

@@ -54,7 +54,7 @@ class Graph(Compiled):
         rows = [Rows(given)] if is_sparse and not is_plain else []
         scheduler = lr_scheduler if lr_sch is None else lr_sch
         super().add_optimizer(given, lr_sch=scheduler, is_sparse=is_plain)
-        self._runner.live.rows += rows
+        self._runner.live.trained.rows += rows
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Scale gradients; OneFlow: the same.
