@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.hostile.plays import Play
+from tests.cases.plays import Play
 
 CALLS = 18
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import torchgraph as tg
+from tests.cases.plays import Play, base, of
+from tests.cases.table import Case
 from tests.contract.models import Function, Train, data, made, same
 from tests.contract.test_objects import Data, Named, Plain, Slotted, batches
-from tests.hostile import kit
-from tests.hostile.plays import Play, base, of
-from tests.hostile.served import Served
 from torchgraph.testing import counters
 
 
@@ -166,8 +165,8 @@ def a_number_that_moves() -> Play:
 
 
 def test_a_cache_grows_and_a_number_that_moves_stays_in_eager():
-    Served(a_cache_that_grows, form=kit.graph, served=5).check()
-    Served(a_number_that_moves, form=kit.graph, says=r"args\[0\]\['n'\]").check()
+    Case(a_cache_that_grows, form="graph", served=5).check()
+    Case(a_number_that_moves, form="graph", says=r"args\[0\]\['n'\]").check()
 
 
 def test_a_step_that_raises_leaves_its_arguments_as_they_were():

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases.forms import Update
+from tests.cases.plays import Play, moves, setting, singles
+from tests.cases.table import Case, Table
 from tests.contract.loops import sgd
 from tests.contract.models import Eval, data
-from tests.hostile import kit
-from tests.hostile.plays import Play, moves, setting, singles
-from tests.hostile.served import Served, Table, Update, updating
 from tests.support import by_name, settle
 from torchgraph.errors import AttributeWriteWarning
 
-table = Table(form=kit.graph)
+table = Table("graph")
 stepped = Table()
 
 
@@ -90,7 +90,7 @@ def test_an_attribute_that_build_read_changes(old, new):
             before5=put("value", old),
         )
 
-    Served(play, served=4, recorded=2, form=kit.graph).check()
+    Case(play, served=4, recorded=2, form="graph").check()
 
 
 table.rows(
@@ -197,7 +197,7 @@ table.rows(
     },
     says=r"seen",
 )
-table.rows({"a_list_that_grows_in_two_calls": lambda: collects(2)})
+table.rows({"a_list_that_grows_in_two_calls": lambda: collects(2)}, served=0)
 table.rows({"in_three": lambda: collects(3)}, says=r"was 2 and is 3(?s:.*)# there")
 table.rows({"in_eight": lambda: collects(8)}, says=r"was 2 and is 3(?s:.*)# there")
 
@@ -228,8 +228,8 @@ def annealed(first: int) -> Play:
 
 
 BETA = r"model\.beta was .* and is .*: pass it as an argument"
-table.rows({"annealed": lambda: annealed(0)}, says=BETA, form=updating, served=7)
-table.rows({"annealed_later": lambda: annealed(5)}, says=BETA, form=updating, served=4 + 7)
+table.rows({"annealed": lambda: annealed(0)}, says=BETA, forms="updating", served=7)
+table.rows({"annealed_later": lambda: annealed(5)}, says=BETA, forms="updating", served=4 + 7)
 
 
 def buffer(value: torch.Tensor, read: Any, *changes: float) -> Play:
@@ -307,9 +307,9 @@ def levels():
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("name", table)
-def test_a_graph_notices(name):
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_a_graph_notices(case):
+    case.check()
 
 
 # --- what stands in nobody's way ------------------------------------------------------------------
@@ -365,7 +365,7 @@ def test_a_batch_in_an_attribute(name):
         feeds = {n: lambda n=n: one.feed(n) for n in range(18)}
         return Play(getattr(one, name), [one.model, one.rows], feeds, [()] * 18)
 
-    found = Served(play, says=None).check()
+    found = Case(play, says=None).check()
     assert found.served >= 4 or name == "same_or_not"
 
 
@@ -441,9 +441,9 @@ stepped.rows({f"scratch_as_{kind}": lambda kind=kind: scratch(kind) for kind in 
 stepped.rows({"wrapped": a_wrapped_optimizer_and_a_proxy}, served=10)
 
 
-@pytest.mark.parametrize("name", stepped)
-def test_a_step_notices(name):
-    stepped[name].check()
+@pytest.mark.parametrize("case", stepped)
+def test_a_step_notices(case):
+    case.check()
 
 
 # --- what is written ------------------------------------------------------------------------------

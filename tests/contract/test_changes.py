@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases.plays import Play, moves
+from tests.cases.table import Table
 from tests.contract.models import Net, adam, beside_eager, data, made
-from tests.hostile import kit
-from tests.hostile.plays import Play, moves
-from tests.hostile.served import Table
 
-table = Table(form=kit.graph)
+table = Table("graph")
 
 
 def toggled(number, model, _):
@@ -122,6 +121,6 @@ def another_layout_and_shape_in_place():
     )
 
 
-@pytest.mark.parametrize("name", table)
-def test_an_evaluation_is_eagers(name):
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_an_evaluation_is_eagers(case):
+    case.check()

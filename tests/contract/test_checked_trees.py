@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from tests.cases.forms import Update
+from tests.cases.plays import Play, of
+from tests.cases.table import Table
 from tests.contract.models import Function, adam, same
-from tests.hostile import kit
-from tests.hostile.plays import Play, of
-from tests.hostile.served import Table, Update, updating
 from torchgraph.testing import counters
 
 
@@ -73,7 +73,7 @@ def training() -> Play:
     return Play(Update(build, model, optimizer), [model, optimizer], calls=calls)
 
 
-table = Table(form=kit.graph)
+table = Table("graph")
 table.rows(
     {
         "an argument and a result": lambda: gru(
@@ -93,12 +93,12 @@ table.rows(
     served=4,
 )
 table.rows({"other lengths in the same shapes": other_lengths}, recorded=4)
-table.rows({"training": training}, form=updating, recorded=2)
+table.rows({"training": training}, forms="updating", recorded=2)
 
 
-@pytest.mark.parametrize("name", table)
-def test_what_a_class_computes_is_eagers(name):
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_what_a_class_computes_is_eagers(case):
+    case.check()
 
 
 def test_a_packed_sequence_that_is_handed_through_is_a_copy():

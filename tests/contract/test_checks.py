@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 import torchgraph as tg
-from tests.hostile.plays import Play, sgd
-from tests.hostile.served import Table
+from tests.cases.plays import Play, sgd
+from tests.cases.table import Table
 
 table = Table()
 
@@ -64,7 +64,8 @@ table.rows(
     {
         "no classes": lambda: Play(lambda x: one_hot(x, 3), calls=[(EMPTY.long(),)]),
         "no integers": lambda: Play(lambda x: one_hot(x, 3), calls=[(torch.zeros(3),)]),
-    }
+    },
+    served=0,
 )
 EMPTY = torch.zeros(0)
 table.rows(
@@ -77,9 +78,9 @@ table.rows(
 )
 
 
-@pytest.mark.parametrize("name", table)
-def test_other_classes_are_the_same_step_or_end_in_eagers_error(name):
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_other_classes_are_the_same_step_or_end_in_eagers_error(case):
+    case.check()
 
 
 def test_where_nobody_listens_it_is_torchs():

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.hostile.plays import Play, net, pairs
-from tests.hostile.served import Table
+from tests.cases.plays import Play, net, pairs
+from tests.cases.table import Case, Table
 
 table = Table()
 
@@ -90,10 +90,11 @@ table.rows({"Twice": lambda: closed(lambda p: Twice(p, lr=0.1, momentum=0.9))}, 
 table.rows(
     {"another number of evaluations": lambda: closed(lambda p: Maybe(p, lr=0.1))},
     says=None,
+    served=0,
     fallback="eager",
 )
 
 
-@pytest.mark.parametrize("name", table)
-def test_a_step_that_takes_its_closure_is_eagers(name: str) -> None:
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_a_step_that_takes_its_closure_is_eagers(case: Case) -> None:
+    case.check()

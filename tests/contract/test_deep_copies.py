@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 import torchgraph as tg
-from tests.hostile.plays import Play, adam, around_step, net, pairs, trains
-from tests.hostile.served import Table
+from tests.cases.plays import Play, adam, around_step, net, pairs, trains
+from tests.cases.table import Table
 from torchgraph.errors import NoProgram
 
 table = Table(served=5)
@@ -84,9 +84,9 @@ def in_an_optimizer() -> Play:
     return trains(model, optimizer=Averaging(model.parameters()), calls=pairs(7))
 
 
-@pytest.mark.parametrize("name", table)
-def test_copies_are_eagers(name):
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_copies_are_eagers(case):
+    case.check()
 
 
 def test_a_part_of_memory_from_outside_is_refused_with_the_users_line():

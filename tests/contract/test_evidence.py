@@ -16,10 +16,10 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests import support
+from tests.cases.forms import Update
+from tests.cases.plays import Play
+from tests.cases.table import Case, Table
 from tests.contract.models import Eval, Function, Train, data, made, squared
-from tests.hostile import kit
-from tests.hostile.plays import Play
-from tests.hostile.served import Served, Table, Update, updating
 from tests.support import thinned_rows
 from torchgraph.calls import recordings
 from torchgraph.errors import EagerWarning
@@ -159,16 +159,16 @@ def a_late_variant() -> Play:
     return Play(step, [model, optimizer], calls=calls)
 
 
-doubts = Table(form=updating)
+doubts = Table("updating")
 doubts.rows({"one buffer each": lambda: modes(False), "fresh ones": lambda: modes(True)}, served=12)
 # One before the other head has optimizer state, and one of each path since then.
 doubts.rows({"a late variant": a_late_variant}, recorded=3, served=44)
-doubts.rows({"a fixed mask for each mode": masks}, form=kit.graph, served=20)
+doubts.rows({"a fixed mask for each mode": masks}, forms="graph", served=20)
 
 
-@pytest.mark.parametrize("name", doubts)
-def test_a_doubt_is_over_soon(name: str) -> None:
-    doubts[name].check()
+@pytest.mark.parametrize("case", doubts)
+def test_a_doubt_is_over_soon(case: Case) -> None:
+    case.check()
 
 
 def test_one_batch_for_ever_is_not_read_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,14 +246,14 @@ def a_tensor_for_each_branch() -> Play:
     return Play(step, held, calls=[(torch.rand(3) * sign,) for sign in signs])
 
 
-memory = Table(form=kit.graph)
+memory = Table("graph")
 memory.rows({"over one array": over_one_array}, says=None)
 memory.rows({"a tensor for each branch": a_tensor_for_each_branch}, recorded=2)
 
 
-@pytest.mark.parametrize("name", memory)
-def test_memory_that_is_shared_or_seen_otherwise(name: str) -> None:
-    memory[name].check()
+@pytest.mark.parametrize("case", memory)
+def test_memory_that_is_shared_or_seen_otherwise(case: Case) -> None:
+    case.check()
 
 
 # --- a batch of the first calls that lies elsewhere too, and is read there ------------------------
@@ -316,7 +316,7 @@ def test_a_batch_that_is_held(name: str, order: str, kind: str, trains: bool) ->
         batches = KINDS[kind]()
         return reading(READS[name], [batches[n] for n in ORDERS[order]], trains)
 
-    Served(play, says=None, form=updating if trains else kit.graph).check()
+    Case(play, says=None, form="updating" if trains else "graph").check()
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_batches_are_rows_of_what_the_step_reads_as_well(starts: list[int], read
         calls = [rows[start : start + 4] for start in starts * 2]
         return reading(lambda model: read(rows).mean(0), calls, True)
 
-    assert Served(play, says=None, form=updating).check().served > 3
+    assert Case(play, says=None, form="updating").check().served > 3
 
 
 def refilled() -> Play:
@@ -352,7 +352,7 @@ def other_batches() -> Play:
     return reading(lambda model: model.weight[:1], order, False)
 
 
-held = Table(form=kit.graph)
+held = Table("graph")
 held.rows({"refilled": refilled}, served=4)
 held.rows({"others": other_batches}, served=4)
 held.rows(
@@ -368,9 +368,9 @@ held.rows(
 ROWS = torch.arange(12.0).reshape(4, 3)
 
 
-@pytest.mark.parametrize("name", held)
-def test_a_batch_that_is_held_says_no_more(name: str) -> None:
-    held[name].check()
+@pytest.mark.parametrize("case", held)
+def test_a_batch_that_is_held_says_no_more(case: Case) -> None:
+    case.check()
 
 
 # --- a call is over before anything is learnt from it ---------------------------------------------

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import torchgraph as tg
+from tests.cases.forms import no_looks
+from tests.cases.plays import Play
+from tests.cases.table import Case, Table
 from tests.contract.exceptions import CALLS, LOOPS, data, failing
 from tests.contract.models import same
-from tests.hostile import kit
-from tests.hostile.plays import Play
-from tests.hostile.served import Served, Table, no_looks
 from tests.support import thinned
 
 
@@ -30,13 +30,13 @@ def raised(call):
     "name", thinned(LOOPS, keep=set(LOOPS) - {"index", "gather", "index_select"})
 )
 def test_a_loop_in_which_ops_raise_is_as_in_eager(name, seed):
-    found = Served(partial(LOOPS[name], seed), says=None).check()
+    found = Case(partial(LOOPS[name], seed), says=None).check()
     assert found.served >= CALLS - sum(failing(seed)) - 4
 
 
 @pytest.mark.slow
 def test_a_compiled_loop_is_as_in_eager():
-    Served(partial(LOOPS["labels"], 1), says=None, form=kit.compiled, tolerance=1e-4).check()
+    Case(partial(LOOPS["labels"], 1), says=None, form="compiled", tolerance=1e-4).check()
 
 
 # --- what is said, and what serves ----------------------------------------------------------------
@@ -94,9 +94,9 @@ table.rows(
 )
 
 
-@pytest.mark.parametrize("name", table)
-def test_an_op_that_raises_is_said_or_served(name):
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_an_op_that_raises_is_said_or_served(case):
+    case.check()
 
 
 class Labels(tg.Graph):

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 import torchgraph as tg
+from tests.cases.plays import Play
+from tests.cases.table import Table
 from tests.contract.models import Function, Net, Train, adam, data, eager, made, same, snapshot
-from tests.hostile import kit
-from tests.hostile.plays import Play
-from tests.hostile.served import Table
 from tests.support import settle
 from torchgraph.errors import AttributeReadAndWritten, GraphBroken, GraphError, StepFailed
 from torchgraph.testing import counters
@@ -279,14 +278,14 @@ table.rows(
             calls=[(torch.ones(2),)] * 9,
         )
     },
-    form=kit.graph,
+    forms="graph",
     served=None,
 )
 
 
-@pytest.mark.parametrize("name", table)
-def test_it_raises_and_looks_at_settings_as_eager_does(name):
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_it_raises_and_looks_at_settings_as_eager_does(case):
+    case.check()
 
 
 # --- other threads --------------------------------------------------------------------------------

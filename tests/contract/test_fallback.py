@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases.plays import Play, base, net, of, pairs, singles, trains
+from tests.cases.table import Table
 from tests.contract.models import (
     Eval,
     Function,
@@ -22,14 +24,12 @@ from tests.contract.models import (
     snapshot,
     squared,
 )
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, base, net, of, pairs, singles, trains
 from tests.support import settle
 from torchgraph import errors
 from torchgraph.errors import EagerWarning, InvalidOption, NoProgram
 from torchgraph.testing import counters
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- what leaves torch, and what may look as if it did --------------------------------------------

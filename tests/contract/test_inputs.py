@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import torchgraph as tg
+from tests.cases.plays import Play, singles
+from tests.cases.table import Table
 from tests.contract.models import Function, Train, data, made
-from tests.hostile import kit
-from tests.hostile.plays import Play, singles
-from tests.hostile.served import Table
 from torchgraph.errors import CaptureError, UnsupportedInput
 from torchgraph.reasons import Reason
 from torchgraph.testing import counters
@@ -146,7 +145,7 @@ def test_a_write_into_elements_that_share_memory_is_refused(write, view):
     assert torch.equal(columns(x), write((x * 2).view(2, 2).t()))
 
 
-table = Table(form=kit.graph)
+table = Table("graph")
 table.rows(
     {
         "batches_that_begin_anywhere": lambda: Play(
@@ -165,9 +164,9 @@ table.rows(
 )
 
 
-@pytest.mark.parametrize("name", table)
-def test_what_lies_around_a_batch_is_not_read(name):
-    table[name].check()
+@pytest.mark.parametrize("case", table)
+def test_what_lies_around_a_batch_is_not_read(case):
+    case.check()
 
 
 def test_plain_values_that_build_puts_on_an_argument_lie_there_after_each_call():

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from tests.cases.plays import Play, net, sgd, singles
+from tests.cases.table import Table
 from tests.contract.models import Eval, Function, Net, data
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, net, sgd, singles
 from torchgraph._torch import pytree
 from torchgraph.errors import UnregisteredModuleWarning
 from torchgraph.testing import counters
 
-case = Table()
+case = Table(fallback="eager")
 
 
 def trained(model: nn.Module, *watched: Any, number: int = 6, **before: Any) -> Play:
@@ -43,7 +43,7 @@ def runs(model: Callable[[Any], Any], *watched: Any, number: int = 14, **before:
 # --- modules that train ---------------------------------------------------------------------------
 
 
-@case(form="graph", least=3)
+@case(forms="graph", least=3)
 def with_module_hooks():
     model = Net()
     model.first.register_forward_pre_hook(lambda m, args: (args[0] * 2,))
@@ -109,7 +109,7 @@ case.rows(
         "with_a_class_of_its_own": lambda: trained(WithOwnClass()),
         "a_module_at_two_paths": lambda: trained(Twice()),
     },
-    form="graph",
+    forms="graph",
     least=3,
 )
 
@@ -117,7 +117,7 @@ case.rows(
 # --- changes between calls ------------------------------------------------------------------------
 
 
-@case(form="graph", least=3)
+@case(forms="graph", least=3)
 def hooks_added_and_removed():
     model, handles = net(), []
     first, second = model[0].register_forward_hook, model[2].register_forward_pre_hook
@@ -131,14 +131,14 @@ def hooks_added_and_removed():
     )
 
 
-@case(form="graph", least=3)
+@case(forms="graph", least=3)
 def a_mode_of_an_unregistered_module():
     """A module without parameters needs no warning, and is guarded all the same."""
     model = nn.Dropout(0.5)
     return runs(model, before5=model.eval)
 
 
-@case(form="graph", least=2)
+@case(forms="graph", least=2, says="Sequential is called in build")
 def what_an_unregistered_module_holds_may_change():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
     play = runs(
@@ -153,7 +153,7 @@ def what_an_unregistered_module_holds_may_change():
     return play
 
 
-@case(form="graph", least=5)
+@case(forms="graph", least=5)
 def closures_are_read_by_reference():
     scale = torch.ones(4)
     return runs(
@@ -165,7 +165,7 @@ def closures_are_read_by_reference():
     )
 
 
-@case(form="graph", least=2)
+@case(forms="graph", least=2)
 def a_module_that_build_makes():
     return runs(lambda x: nn.Flatten(0)(x), number=5)
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases.plays import Play, singles
+from tests.cases.table import Table
 from tests.contract.models import Eval, Function, adam, data, same
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, singles
 from torchgraph import errors
 from torchgraph.errors import EagerWarning, UnsupportedOptimizer
 
-case = Table()
+case = Table(fallback="eager")
 
 
 class Queue(nn.Module):
@@ -90,20 +90,26 @@ def decaying() -> Play:
     return trained(model, Decays(model.parameters()), 8)
 
 
-case.rows({"a_short_queue": lambda: trained(Queue(15))}, form="graph", recorded=3, least=9)
+case.rows(
+    {"a_short_queue": lambda: trained(Queue(15))},
+    forms="graph",
+    recorded=3,
+    least=9,
+    says=r"(?s)module0.ptr moves.*# HERE",
+)
 case.rows(
     {"a_queue_told_to_be_written": lambda: trained(Queue(60, in_place=True))},
-    form="graph",
+    forms="graph",
     recorded=1,
     served=16,
 )
-case.rows({"a_counter": lambda: counted(Counts())}, form="graph", recorded=1, served=5)
+case.rows({"a_counter": lambda: counted(Counts())}, forms="graph", recorded=1, served=5)
 case.rows(
     {
         "a_counter_in_a_buffer": lambda: counted(Counts(buffer=True)),
         "a_step_in_a_param_group": decaying,
     },
-    form="graph",
+    forms="graph",
     recorded=1,
     served=6,
 )

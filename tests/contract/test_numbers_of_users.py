@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 import torchgraph as tg
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play
+from tests.cases.plays import Play
+from tests.cases.table import Table
 
-case = Table()
+case = Table(fallback="eager")
 Body = Callable[["Trainer", torch.Tensor], Any]
 
 

@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
+from tests.cases.plays import Play, net, pairs, singles
+from tests.cases.table import Table
 from tests.contract import learners
 from tests.contract.loops import Batch, Loop, Make, assert_as_eager, mlp
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, net, pairs, singles
 from tests.parity.test_compiled import InThisProcess
 from tests.support import replays, thinned
 from torchgraph.lower.inductor import job
@@ -152,7 +152,7 @@ def close(left: Any, right: Any) -> bool:
     return left.equal(right) if isinstance(left, torch.Tensor) else bool(left == right)
 
 
-case = Table()
+case = Table(fallback="eager")
 
 
 @functools.wraps(math.sqrt)

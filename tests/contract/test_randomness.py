@@ -12,15 +12,15 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.cases.plays import Play, adam, singles
+from tests.cases.table import Table
 from tests.contract.models import Function, Net
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, adam, singles
 from torchgraph.errors import RandomStateTouched
 
-case = Table()
+case = Table(fallback="eager")
 
 
-@case(form="graph", served=7)
+@case(forms="graph", served=7)
 def many_kinds_of_draws_in_order():
     def step(x):
         a = torch.rand(3)
@@ -67,7 +67,7 @@ case.rows(
         for use_reentrant in (False, True)
         for preserve in (False, True)
     },
-    form="graph",
+    forms="graph",
     least=2,
 )
 
@@ -85,12 +85,12 @@ def repeated(kind: type[nn.Module]) -> Play:
 
 case.rows(
     {one.__name__: partial(repeated, one) for one in (nn.AlphaDropout, nn.FeatureAlphaDropout)},
-    form="graph",
+    forms="graph",
     least=3,
 )
 
 
-@case(form="graph", least=3)
+@case(forms="graph", least=3)
 def draws_after_a_state_that_build_got():
     def step(x):
         state = torch.get_rng_state()

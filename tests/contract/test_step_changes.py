@@ -11,10 +11,10 @@ import torch
 from torch import nn, optim
 from torch.nn.functional import linear, mse_loss
 
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, by_hand, net, pairs, sgd, trains
+from tests.cases.plays import Play, by_hand, net, pairs, sgd, trains
+from tests.cases.table import Table
 
-case = Table()
+case = Table(fallback="eager")
 Change = Callable[[nn.Module, optim.Optimizer], Any]
 
 

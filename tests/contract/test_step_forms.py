@@ -17,14 +17,14 @@ from torch.nn import functional
 
 import torchgraph as tg
 from tests import support
+from tests.cases import plays
+from tests.cases.plays import Play, net
+from tests.cases.table import Table
 from tests.contract.loops import mlp, pairs, snapshot
-from tests.hostile import plays
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, net
 from torchgraph.counters import counters
 from torchgraph.errors import InvalidOption, NotAnOptimizer
 
-case = Table()
+case = Table(fallback="eager")
 
 
 # --- what it is put on ----------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 import torchgraph as tg
+from tests.cases.plays import Play
+from tests.cases.table import Table
 from tests.contract.loops import mlp, pairs, snapshot
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play
 from torchgraph.counters import counters
 from torchgraph.errors import OptimizerStepInBuild, ScalerInBuild
 
@@ -124,7 +124,7 @@ def test_a_step_that_begins_later_is_refused():
     assert str(snapshot([graph.model, graph.parts.optimizer])) == before
 
 
-case = Table()
+case = Table(fallback="eager")
 
 
 def begins_without(kind: str) -> Play:
@@ -153,8 +153,8 @@ def begins_without(kind: str) -> Play:
     return Play(build, [model], calls=calls)
 
 
-case(lambda: begins_without("scaler"), name="gradients_overflow", form="graph", says=None)
-case(lambda: begins_without("steps"), name="a_micro_batch_comes_first", form="graph", says=None)
+case(lambda: begins_without("scaler"), name="gradients_overflow", forms="graph", says=None)
+case(lambda: begins_without("steps"), name="a_micro_batch_comes_first", forms="graph", says=None)
 
 
 @pytest.mark.parametrize("case", case)

@@ -15,12 +15,12 @@ from torch.nn import functional
 from torch.nn.functional import mse_loss
 
 import torchgraph as tg
+from tests.cases.plays import Play, around_step, by_hand, net, pairs, singles
+from tests.cases.table import Table
 from tests.contract.test_published_loops import Words, words
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, around_step, by_hand, net, pairs, singles
 from torchgraph.errors import EagerWarning
 
-case = Table()
+case = Table(fallback="eager")
 
 
 # --- in globals and containers --------------------------------------------------------------------

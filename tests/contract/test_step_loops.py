@@ -14,10 +14,10 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, adam, around_step, net, pairs, sgd, trains
+from tests.cases.plays import Play, adam, around_step, net, pairs, sgd, trains
+from tests.cases.table import Table
 
-case = Table()
+case = Table(fallback="eager")
 
 
 # --- where gradients are cleared ------------------------------------------------------------------

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+from tests.cases.plays import Play, singles
+from tests.cases.table import Table
 from tests.contract.models import Function, Net, adam, data, same
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, singles
 from torchgraph.errors import EagerWarning
 from torchgraph.testing import counters
 
@@ -25,7 +25,7 @@ LIBRARY.impl("positive", lambda x: x[x > 0], "CPU")
 LIBRARY.define("double_(Tensor(a!) x) -> Tensor(a!)")
 LIBRARY.impl("double_", lambda x: x.mul_(2), "CPU")
 ours = torch.ops.torchgraph_submodules
-case = Table()
+case = Table(fallback="eager")
 
 
 @torch.library.custom_op("torchgraph_submodules::triple", mutates_args=())
@@ -92,20 +92,20 @@ case.rows(
         "several_results": lambda: trained(two_parts),
         "sizes_from_data": lambda: trained(by_data),
     },
-    form="graph",
+    forms="graph",
     served=5,
 )
 case(
     lambda: trained(written),
     name="one_that_writes",
-    form="graph",
+    forms="graph",
     served=0,
     says="no program can be made of it",
 )
 case(
     lambda: trained(lambda model, batch: noisy(model(batch).detach()) * model(batch)),
     name="one_that_draws",
-    form="graph",
+    forms="graph",
     served=0,
     says="does not say so",
 )
@@ -144,7 +144,7 @@ case.rows(
         "ensembles": lambda: trained(lambda model, batch: model(batch), Ensemble),
         "modules_stacked_in_the_step": lambda: trained(stacked, three),
     },
-    form="graph",
+    forms="graph",
     served=5,
 )
 
@@ -166,20 +166,20 @@ def forked_and_seeded():
 case(
     lambda: drawn(lambda: torch.empty(5, 2).normal_(generator=torch.default_generator)),
     name="filled_by_the_default_generator",
-    form="graph",
+    forms="graph",
     served=5,
 )
 case(
     lambda: drawn(forked_and_seeded),
     name="forked_and_seeded",
-    form="graph",
+    forms="graph",
     served=0,
     says="fork_rng",
 )
 case(
     lambda: drawn(lambda: torch.rand(5, 2, generator=torch.Generator().manual_seed(5))),
     name="a_generator_made_in_build",
-    form="graph",
+    forms="graph",
     served=0,
     says="Generator of its own",
 )
@@ -197,7 +197,7 @@ class Steady(nn.Linear):
         return super().forward(x) + self.shift
 
 
-@case(form="graph", least=3)
+@case(forms="graph", least=3)
 def inference_tensors_as_buffers_and_as_arguments():
     model, numbers = Steady(), iter(range(9))
 

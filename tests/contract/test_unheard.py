@@ -10,11 +10,11 @@ from torch import nn
 from torch.func import functional_call, grad, vjp, vmap
 
 import torchgraph as tg
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, singles
+from tests.cases.plays import Play, singles
+from tests.cases.table import Table
 from torchgraph.errors import NoProgram
 
-case = Table()
+case = Table(fallback="eager")
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def changes_late(step: Callable[..., Any]) -> Play:
     return Play(step, calls=calls)
 
 
-case(lambda: changes_late(pooled_with_gradient), name="pooled", form="graph", served=8)
+case(lambda: changes_late(pooled_with_gradient), name="pooled", forms="graph", served=8)
 MADE: dict[str, Callable[..., Any]] = {
     "listed": lambda x, mask: x * torch.tensor([mask.sum(), 2.0, mask[0, 0, 0]]).sum(),
     "nested": lambda x, mask: x * torch.as_tensor([[mask[0, 0, 0]], (mask.sum(),)]).prod(),
@@ -40,7 +40,7 @@ MADE: dict[str, Callable[..., Any]] = {
 }
 case.rows(
     {name: lambda step=step: changes_late(step) for name, step in MADE.items()},
-    form="graph",
+    forms="graph",
     served=6,
 )
 
@@ -68,7 +68,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 case.rows(
     {name: lambda kernel=kernel: of_a_weight(kernel) for name, kernel in KERNELS.items()},
-    form="graph",
+    forms="graph",
     served=3,
 )
 
@@ -76,7 +76,7 @@ case.rows(
 # --- what no program does -------------------------------------------------------------------------
 
 
-@case(form="graph", refused=NoProgram, says=r"(?s)no op has filled.*test_unheard.*zeros")
+@case(forms="graph", refused=NoProgram, says=r"(?s)no op has filled.*test_unheard.*zeros")
 def empty_memory_whose_content_does_not_matter():
     def chosen(x):
         made = torch.where(x > 0, x, torch.empty(5, 4))
@@ -110,7 +110,7 @@ def hidden(name: str) -> Play:
 
 
 case.rows(
-    {name: lambda name=name: hidden(name) for name in HIDDEN}, form="graph", served=0, says=None
+    {name: lambda name=name: hidden(name) for name in HIDDEN}, forms="graph", served=0, says=None
 )
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases.plays import Play, adam, singles
+from tests.cases.table import Table
 from tests.contract.models import Net
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, adam, singles
 from torchgraph.errors import CaptureError, DataDependent
 
-case = Table()
+case = Table(fallback="eager")
 
 
 def halved(x):
@@ -49,7 +49,7 @@ def reads(read: Callable[[torch.Tensor], Any]) -> Play:
 
 
 case.rows(
-    {name: lambda read=read: reads(read) for name, read in READS.items()}, form="graph", least=10
+    {name: lambda read=read: reads(read) for name, read in READS.items()}, forms="graph", least=10
 )
 
 
@@ -73,7 +73,7 @@ TRAINED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "trained_by_a_mask": lambda o: o[o > 0].square().sum(),
     "trained_by_a_number": lambda o: o.square().mean() * (1 + float(o.detach().sum() > 0)),
 }
-case.rows({name: lambda loss=loss: branches(loss) for name, loss in TRAINED.items()}, form="graph")
+case.rows({name: lambda loss=loss: branches(loss) for name, loss in TRAINED.items()}, forms="graph")
 
 
 def leaves(touch: Callable[[torch.Tensor], Any]) -> Play:
@@ -93,13 +93,13 @@ case.rows(
         "array": lambda: leaves(lambda loss: loss.__array__()),
         "dlpack": lambda: leaves(lambda loss: torch.utils.dlpack.from_dlpack(loss)),
     },
-    form="graph",
+    forms="graph",
     refused=DataDependent,
     says=r"test_values\.py:\d+",
 )
 
 
-@case(form="graph", refused=CaptureError, says=r"(?s)cond.*# here.*torch\.where")
+@case(forms="graph", refused=CaptureError, says=r"(?s)cond.*# here.*torch\.where")
 def torch_cond():
     def step(x):
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))  # here
@@ -107,7 +107,7 @@ def torch_cond():
     return Play(step, calls=singles(3))
 
 
-@case(form="graph", refused=CaptureError, says=r"(?s)sparse.*# here.*Fix")
+@case(forms="graph", refused=CaptureError, says=r"(?s)sparse.*# here.*Fix")
 def a_sparse_gradient():
     model = nn.Embedding(5, 2, sparse=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -13,17 +13,13 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import torchgraph as tg
-from tests.hostile.counted import Table
-from tests.hostile.plays import Play, singles
+from tests.cases.forms import no_looks
+from tests.cases.plays import Play, singles
+from tests.cases.table import Table
 from torchgraph.errors import EagerWarning, NoProgram
 from torchgraph.testing import counters
 
-case = Table()
-
-
-def alone(step: Any) -> None:
-    """Programs serve the calls that they can serve, without looks at what eager does."""
-    step.config.set_look_again("off")
+case = Table(fallback="eager")
 
 
 def linear() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -73,7 +69,7 @@ case.rows(
         "in_a_module": lambda: in_an_attribute(nn.Linear(1, 1), lambda loss, index: loss + index),
     },
     least=17,
-    configure=alone,
+    configure=no_looks,
 )
 case(
     lambda: in_an_attribute(
@@ -81,12 +77,12 @@ case(
     ),
     name="that_decides",
     least=14,
-    configure=alone,
+    configure=no_looks,
 )
 epoch = 0
 
 
-@case(least=12, configure=alone)
+@case(least=12, configure=no_looks)
 def in_a_variable():
     def put(number):
         global epoch
@@ -95,14 +91,14 @@ def in_a_variable():
     return set_by_the_loop(lambda loss: loss * min(1.0, (epoch + 1) / 10), put)
 
 
-@case(least=17, configure=alone)
+@case(least=17, configure=no_looks)
 def a_float_in_a_dict():
     held = {"weight": 0.5}
     put = lambda number: held.update(weight=0.5**number)  # noqa: E731
     return set_by_the_loop(lambda loss: loss * held["weight"], put)
 
 
-@case(least=16, configure=alone)
+@case(least=16, configure=no_looks)
 def getattr_reads_one_attribute():
     """What else the object holds may move; a property runs, and a method is called by its name."""
 
@@ -133,14 +129,14 @@ def getattr_reads_one_attribute():
     return set_by_the_loop(call, put)
 
 
-@case(least=8, configure=alone)
+@case(least=8, configure=no_looks)
 def the_default_of_getattr_is_read_on():
     held = SimpleNamespace(usual=SimpleNamespace(scale=0))
     put = {n: lambda n=n: setattr(held.usual, "scale", n // 3) for n in range(18)}
     return Play(lambda x: x * getattr(held, "other", held.usual).scale, [], put, singles(18))
 
 
-@case(least=20, configure=alone)
+@case(least=20, configure=no_looks)
 def a_tensor_of_numbers_of_tensors():
     """``torch.tensor([a.norm(), b.norm()])``, as for the norm of all gradients."""
     weight = torch.ones(3, requires_grad=True)
@@ -308,8 +304,7 @@ case(lambda: in_the_memory_of_a_state(True, "clone"), name="a_clone_of_it", leas
 
 @pytest.mark.parametrize("case", case)
 def test_what_moves(case):
-    step = case.check()
-    assert step.report().calls.recorded <= 18
+    assert case.check().called.report().calls.recorded <= 18
 
 
 def test_a_tensor_as_an_index_is_told_what_to_write() -> None:

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, base, net, of, singles
+from tests.cases.plays import Play, base, net, of, singles
+from tests.cases.table import Table
 from torchgraph.errors import UnsupportedInput
 
-case = Cases()
+case = Table("step graph", says=None)
 Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - what people still write
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, reads, singles, trains
+from tests.cases.plays import Play, net, reads, singles, trains
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- contents -------------------------------------------------------------------------------------

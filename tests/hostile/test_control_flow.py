@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, sgd, singles, turns
+from tests.cases.plays import Play, net, sgd, singles, turns
+from tests.cases.table import Table
 from torchgraph.errors import DataDependent, NoProgram
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- branches -------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Calls, Play, pairs, sgd, trains
+from tests.cases.plays import Calls, Play, pairs, sgd, trains
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 class Cell(nn.Module):

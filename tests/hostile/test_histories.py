@@ -12,13 +12,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import torchgraph as tg
-from tests.hostile import kit
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, pairs, sgd, singles
+from tests.cases.plays import Play, net, pairs, sgd, singles
+from tests.cases.table import Case, Table
 from tests.support import thinned
 from torchgraph.errors import NoProgram, UnsupportedInput, UnsupportedOutput
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def every(period: int, number: int = 15) -> list[tuple[Any, ...]]:
@@ -231,14 +230,11 @@ def test_one_backward_over_several_calls(make, period):
     def play():
         return make(period)
 
-    expected = kit.perform(play, kit.eager)
-    kit.check_same(expected, kit.perform(play, lambda p: kit.step(p, fallback="eager")))
     if make is a_function_of_what_it_saw:
-        kit.check_refusal(expected, kit.perform(play, kit.step, NoProgram), NoProgram)
+        Case(play, says=None, refused=NoProgram).check()
         return
-    found = kit.perform(play, kit.step)
-    kit.check_same(expected, found)
-    assert not found.served
+    for fallback in ("error", "eager"):
+        Case(play, says=None, fallback=fallback, served=0).check()
 
 
 # --- what a backward() has freed ------------------------------------------------------------------

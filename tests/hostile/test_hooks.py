@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, pairs, sgd, trains
+from tests.cases.plays import Play, net, pairs, sgd, trains
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- hooks ----------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, base, net, of
+from tests.cases.plays import Play, base, net, of
+from tests.cases.table import Table
 from torchgraph.errors import SharedMemory, UnsupportedInput
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- layout ---------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, setting, singles
+from tests.cases.plays import Play, setting, singles
+from tests.cases.table import Case, Table
 from tests.support import thinned
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def _filled(held: Any) -> Play:
@@ -163,9 +163,7 @@ OFTEN = [(one_is_put, 64), *((make, 65) for make in WRITTEN)]
 def test_places_of_large_containers(sized):
     """What is put at one place of many is there after each replay."""
     make, size = sized
-    cases = Cases()
-    cases(lambda: make(size), forms="step", serves=True)
-    cases[0].values[0].check()
+    Case(lambda: make(size), says=None, serves=True).check()
 
 
 @pytest.mark.parametrize("case", case)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, of, singles
+from tests.cases.plays import Play, of, singles
+from tests.cases.table import Case, Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 class Count(int):
@@ -147,9 +147,7 @@ def turns(value, around):
 @pytest.mark.parametrize("name", ALIKE)
 def test_attributes_of_plain_values(name, around, lies):
     """They count, as those of objects do."""
-    cases = Cases()
-    cases(lambda: lies(turns(ALIKE[name], around)), forms="step", serves=True)
-    cases[0].values[0].check()
+    Case(lambda: lies(turns(ALIKE[name], around)), says=None, serves=True).check()
 
 
 @case

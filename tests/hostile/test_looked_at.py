@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, moves, setting
+from tests.cases.plays import Play, moves, setting
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 ones, zeros = torch.ones, torch.zeros
 
 

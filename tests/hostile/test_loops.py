@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import adam, by_hand, net, pairs, sgd, trains
+from tests.cases.plays import adam, by_hand, net, pairs, sgd, trains
+from tests.cases.table import Table
 from torchgraph.errors import UnsupportedOptimizer
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- forms of the loop ----------------------------------------------------------------------------

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, moves, setting, singles
+from tests.cases.plays import Play, moves, setting, singles
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- numbers --------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, moves, setting
+from tests.cases.plays import Play, moves, setting
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def other(k: Any) -> Any:

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, moves, net, pairs, setting, trains
+from tests.cases.plays import Play, moves, net, pairs, setting, trains
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 class Stats:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, singles
+from tests.cases.plays import Play, singles
+from tests.cases.table import Table
 from torchgraph.errors import NoProgram, RandomStateTouched
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- what moves by itself -------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, module_of, reads, singles
+from tests.cases.plays import Play, module_of, reads, singles
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 # --- names ----------------------------------------------------------------------------------------
 
 

@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import adam, around_step, by_hand, net, pairs, sgd, trains
+from tests.cases.plays import adam, around_step, by_hand, net, pairs, sgd, trains
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def every(name, **options: Any):

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, adam, net, pairs, sgd
+from tests.cases.plays import Play, adam, net, pairs, sgd
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- several passes -------------------------------------------------------------------------------

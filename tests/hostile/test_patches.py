@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 class Doubles(nn.Module):

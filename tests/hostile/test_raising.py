@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, pairs, sgd, singles, trains, turns
+from tests.cases.plays import Play, net, pairs, sgd, singles, trains, turns
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- what is raised -------------------------------------------------------------------------------

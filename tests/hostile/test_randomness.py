@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, singles, trains
+from tests.cases.plays import Play, net, singles, trains
+from tests.cases.table import Table
 from torchgraph.errors import NoProgram, RandomStateTouched
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def draws(draw, **more: Any):

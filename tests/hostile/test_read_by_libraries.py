@@ -14,10 +14,10 @@ from torch import nn
 from torch.func import functional_call, grad
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, pairs, singles
+from tests.cases.plays import Play, pairs, singles
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def reads(read: Callable[[], Any], *changes: Callable[[], Any]) -> Play:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def returns(give, watched=(), before=None, calls=None):

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.table import Table
 from torchgraph.errors import SharedMemory
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- between calls ----------------------------------------------------------------------------

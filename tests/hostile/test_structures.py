@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, singles, trains
+from tests.cases.plays import Play, singles, trains
+from tests.cases.table import Table
 from torchgraph.errors import DataDependent, NoProgram
 
-case = Cases()
+case = Table("step graph", says=None)
 Pair = namedtuple("Pair", "first second")  # noqa: PYI024 - what people still write
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, singles, trains
+from tests.cases.plays import Play, net, singles, trains
+from tests.cases.table import Table
 from torchgraph.errors import NoProgram
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- in-place, views, shapes ----------------------------------------------------------------------

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, adam, around_step, net, pairs, sgd
+from tests.cases.plays import Play, adam, around_step, net, pairs, sgd
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 # --- gradients before the update ------------------------------------------------------------------

@@ -14,11 +14,11 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 
 import torchgraph as tg
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.table import Table
 from torchgraph.errors import NestedGraph
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def draws(draw, **more: Any):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, singles
+from tests.cases.plays import Play, singles
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 
 
 def _typed(text: str, file: str = "<stdin>", **names: Any) -> Any:

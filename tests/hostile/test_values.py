@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, net, reads, singles, trains
+from tests.cases.plays import Play, net, reads, singles, trains
+from tests.cases.table import Table
 
-case = Cases()
+case = Table("step graph", says=None)
 # --- kinds of values ------------------------------------------------------------------------------
 
 

@@ -8,9 +8,8 @@ from torch.nn import functional
 
 import torchgraph as tg
 from tests import support
+from tests.cases.table import Case
 from tests.contract.exceptions import LOOPS
-from tests.hostile import kit
-from tests.hostile.served import Served
 from torchgraph.lower import raising as lowering
 from torchgraph.lower.raising import may_raise
 from torchgraph.lower.regions.checked import check_index
@@ -86,7 +85,7 @@ def test_what_a_backward_looks_up_again_was_checked_before():
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_in_which_ops_raise_is_as_in_eager(interpreted, name):
     make = partial(LOOPS[name], 0)
-    Served(make, says=None, form=kit.compiled, tolerance=1e-4).check()
+    Case(make, says=None, form="compiled", tolerance=1e-4).check()
     inside = [node for made in interpreted for region in made.regions for node in region.origins()]
     assert inside
     assert not any(map(may_raise, inside))

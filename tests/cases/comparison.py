@@ -1,9 +1,4 @@
-"""Hostile steps: each runs in eager, and beside it by ``tg.step`` or as a `Graph`; all must agree.
-
-A case is a function that makes a `Play` anew for each contender. After every call the result, the
-arguments, what is watched and the random states are eager's bits, or the call raised the error
-that the case names and has changed nothing; with `set_fallback` all calls are then eager's.
-"""
+"""Calls of a play, performed in eager or in another form, and what differs between the two."""
 
 from __future__ import annotations
 
@@ -18,26 +13,15 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
-import torchgraph as tg
-from tests.hostile.plays import Play
+from tests.cases.plays import Play
 from tests.support import same_bits
 from torchgraph.counters import counters
-from torchgraph.errors import (
-    CacheThrashWarning,
-    ConfirmWarning,
-    EagerWarning,
-    GraphWarning,
-    NoProgram,
-)
+from torchgraph.errors import ConfirmWarning, GraphWarning
 
 Leaves = dict[str, Any]
-Form = Callable[..., Callable[..., Any]]
-"""Of a play, and of a keyword ``fallback`` where programs serve: what is called for its step."""
-WORDS = (EagerWarning, CacheThrashWarning)
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, enum.Enum)
 
 
@@ -50,8 +34,10 @@ class Outcome(NamedTuple):
 
 
 class Run(NamedTuple):
-    """All calls of a play."""
+    """All calls of a play in one form."""
 
+    called: Callable[..., Any]
+    """The step in this form."""
     outcomes: list[Outcome]
     results: list[Leaves]
     """What was returned, as it is at the end."""
@@ -60,80 +46,20 @@ class Run(NamedTuple):
     """The calls that programs have served."""
     last: bool
     """Whether a program has served the last call."""
-
-
-class Case(NamedTuple):
-    """A play, and what is expected of it."""
-
-    make: Callable[[], Play]
-    form: Form
-    refused: type[Exception] | None
-    tolerance: float = 0.0
-    """How far numbers may be from eager's; 0 stands for the same bits."""
-    serves: bool = False
-    """Whether a program has to serve the last call."""
-
-    def check(self) -> None:
-        """Raises AssertionError where this form is neither eager nor refused as it should be."""
-        expected = perform(self.make, eager)
-        if self.refused:
-            check_refusal(expected, perform(self.make, self.form, self.refused), self.refused)
-            if issubclass(self.refused, NoProgram):
-                check_same(expected, perform(self.make, partial(self.form, fallback="eager")))
-            return
-        found = perform(self.make, self.form)
-        check_same(expected, found, self.tolerance)
-        assert found.served or any(isinstance(one, WORDS) for one in found.told), found.told
-        assert found.last or not self.serves, found.told
-
-
-def eager(play: Play) -> Callable[..., Any]:
-    """The step itself."""
-    return play.step
-
-
-def step(play: Play, fallback: str = "error") -> Any:
-    """By ``tg.step``."""
-    made = tg.step(play.step)
-    made.config.set_fallback(fallback)
-    return made
-
-
-def compiled(play: Play, fallback: str = "error") -> Any:
-    """By ``tg.step``, and by Inductor from the first program on."""
-    made = step(play, fallback)
-    made.config.set_backend("inductor")
-    return made
-
-
-def graph(play: Play, fallback: str = "error") -> Callable[..., Any]:
-    """As the `build` of a Graph that holds the modules."""
-
-    class Hostile(tg.Graph):
-        def __init__(self) -> None:
-            super().__init__()
-            for number, module in enumerate(play.watched):
-                if isinstance(module, nn.Module):
-                    setattr(self, f"module{number}", module)
-
-        def build(self, *args: Any) -> Any:
-            return play.step(*args)
-
-    made = Hostile()
-    made.config.set_fallback(fallback)
-    return made
+    recorded: int
+    """The programs that were captured."""
 
 
 def perform(
     make: Callable[[], Play],
-    form: Form,
+    form: Callable[[Play], Callable[..., Any]],
     until: type[Exception] | tuple[()] = (),
 ) -> Run:
     """Make the play in this form, from the same seeds; until a call raises ``until``."""
     _seed()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        play, served = make(), counters.replays
+        play, served, captures = make(), counters.replays, counters.captures
         called, outcomes, results, last = form(play), [], [], served
         for number, args in enumerate(play.calls):
             play.before.get(number, lambda: None)()
@@ -150,7 +76,8 @@ def perform(
                 break
     kept = [dict(leaves(result, "result", grads=False)) for result in results]
     words, now = [one.message for one in told], counters.replays
-    return Run(outcomes, kept, words, now - served, now > last)
+    recorded = counters.captures - captures
+    return Run(called, outcomes, kept, words, now - served, now > last, recorded)
 
 
 def _seed() -> None:
@@ -213,7 +140,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
 def check_same(expected: Run, found: Run, tolerance: float = 0.0) -> None:
     """Every call leaves what eager leaves, and says nothing that eager does not say."""
     for number, (left, right) in enumerate(zip(expected.outcomes, found.outcomes, strict=True)):
-        if type(left.raised) is not type(right.raised):
+        if _error(left) != _error(right):
             text = f"call {number} raised {right.raised!r}, not {left.raised!r}"
             raise AssertionError(text) from right.raised
         for when, one, other in zip(("before", "after"), left[:2], right[:2], strict=True):
@@ -227,6 +154,10 @@ def check_same(expected: Run, found: Run, tolerance: float = 0.0) -> None:
     strange = [one for one in found.told if not isinstance(one, GraphWarning)]
     assert not [one for one in strange if str(one) not in said]
     assert not [one for one in found.told if isinstance(one, ConfirmWarning)]
+
+
+def _error(outcome: Outcome) -> tuple[type, str]:
+    return type(outcome.raised), str(outcome.raised)
 
 
 def check_refusal(expected: Run, found: Run, refused: type[Exception]) -> None:
@@ -258,66 +189,3 @@ def _difference(left: Leaves, right: Leaves, tolerance: float = 0.0) -> str:
         if not _same(one, other, tolerance):
             return f"{path}: eager has {one}, this {other}"
     return ""
-
-
-# --- registration ---------------------------------------------------------------------------------
-
-
-OFTEN = 8
-
-
-class Cases(list[Any]):
-    """Those of an area: parameters of its test.
-
-    A play that runs in both forms seldom fails in one of them alone, and ``tg.step``, which looks
-    for all that a step may reach, takes several times as long: the form is slow there but for every
-    eighth play. A play of one form, or with a fault in one, always runs in it.
-    """
-
-    _both = 0
-
-    def __call__(
-        self,
-        make: Callable[[], Play] | None = None,
-        *,
-        refused: type[Exception] | None = None,
-        fault: str | dict[str, str] | None = None,
-        forms: str = "step graph",
-        serves: bool = False,
-        slow: bool = False,
-        name: str = "",
-    ) -> Any:
-        """Decorator of the function that makes the play.
-
-        Args:
-            refused: the error that the first or the second call raises.
-            fault: of torchgraph, known and not yet mended; in all forms, or by form.
-            forms: "step", "graph", or both.
-            serves: a program has to serve the last call.
-            slow: left to `make test-all`; other plays show the same mechanisms in less time.
-            name: that of the play, if the function has no good one.
-        """
-        if make is None:
-            given: dict[str, Any] = {"refused": refused, "fault": fault, "forms": forms}
-            return partial(self, serves=serves, slow=slow, name=name, **given)
-        seldom = not slow and self._is_slow(forms, fault)
-        for form in forms.split():
-            why = fault.get(form) if isinstance(fault, dict) else fault
-            marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
-            if slow or (seldom and form == "step"):
-                marks.append(pytest.mark.slow)
-            case = Case(make, {"step": step, "graph": graph}[form], refused, serves=serves)
-            self.append(pytest.param(case, id=f"{name or make.__name__}-{form}", marks=marks))
-        return make
-
-    def rows(self, plays: Mapping[str, Callable[[], Play]], **expected: Any) -> None:
-        """Plays by name, each made by one expression; all have the same keywords."""
-        for name, make in plays.items():
-            self(make, name=name, **expected)
-
-    def _is_slow(self, forms: str, fault: str | dict[str, str] | None) -> bool:
-        """Whether the form ``tg.step`` of this play is left to `make test-all`."""
-        if fault or len(forms.split()) == 1:
-            return False
-        self._both += 1
-        return self._both % OFTEN != 1

@@ -1,4 +1,4 @@
-"""What hostile plays are made of: models, optimizers, loops, arguments."""
+"""Plays, and what they are made of: models, optimizers, loops, arguments."""
 
 from __future__ import annotations
 
