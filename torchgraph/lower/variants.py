@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from torch.profiler import record_function
 
-from .._torch.surroundings import is_profiling
-from ..options.options import Options
 from .halves.halves import Halves
 from .lowered import Composite, Lowered
 from .plan import Plan
@@ -46,10 +44,6 @@ class Labelling:
         self._labelled: Lowered | None = None
         self.is_on = False
         """True while what runs has labels."""
-
-    def fits(self, options: Options) -> bool:
-        """True when labels are on exactly if an option or a running profiler wants them."""
-        return self.is_on is (options.profiler_labels or is_profiling())
 
     def turned(self, *, on: bool) -> Lowered:
         """Switch labels on or off; return the executable to run from now on."""

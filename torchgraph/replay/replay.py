@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .._torch import below_autograd
+from .._torch.surroundings import is_profiling
 from ..capture.program_of import Captured
 from ..collection import afresh
 from ..distributed.errors import RankAbsent, RankLost
@@ -141,7 +142,7 @@ class Replay:
         around = self._around
         if switch is not None and not switch.is_over:
             around = self._switched(switch, calls, options)
-        if not self._labels.fits(options):
+        if self._labels.is_on is not (options.profiler_labels or is_profiling()):
             self._label(on=not self._labels.is_on)
         return around
 
