@@ -17,6 +17,7 @@ from torch.distributions import Distribution
 
 from tests.lower.conftest import interpreted as interpreted
 from torchgraph.calls.spot_checks import schedule
+from torchgraph.guards import patching
 from torchgraph.record.reads.line_reads import lines_of
 
 torch.set_num_threads(1)
@@ -46,6 +47,7 @@ def _house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)
     torch.manual_seed(seed)
+    patching.forget_waits()
     Distribution.set_default_validate_args(__debug__)  # which torch.compile turns off for all
     before = _global_state()
     yield

@@ -44,8 +44,13 @@ class Patching:
         self._waits = threading.local()
         """The patience of each thread: what once waited for it may do so again."""
 
+    def forget_waits(self) -> None:
+        """Let each thread have its patience again."""
+        self._outwaited, self._waits = None, threading.local()
+
     def renew(self) -> None:
         """Forget other threads: this process is a child that has none."""
+        self.forget_waits()
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
