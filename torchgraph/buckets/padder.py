@@ -96,9 +96,8 @@ class Padder:
         if replay is None:
             return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})
-        side_effects = (
-            replay.captured.side_effects
-        )  # another one once a second call has confirmed it
+        # Another one once a second call has confirmed it.
+        side_effects = replay.captured.side_effects
         checked = known.get(rows.key)
         if checked is not None and checked.is_of(side_effects):
             cuts = checked.cuts
