@@ -95,7 +95,7 @@ class ModuleNameTaken(GraphError, KeyError):
 
 
 class NestedGraph(GraphError):
-    """A Graph called inside the ``build`` of another, or kept as its attribute."""
+    """A Graph called or checked inside the ``build`` of one, or kept as an attribute of another."""
 
     fix = "put the modules of the inner Graph into the outer one and call them in its build."
 

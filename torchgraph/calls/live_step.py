@@ -245,9 +245,9 @@ class LiveStep:
         owners += self.moved_by_build()
         if call is not None:
             found = Snapshot([*owners, self.trained], [*tensors, *call.tensors])
-        else:
+        else:  # the scaler stays: one that came later is a difference that a rerun has to show
             found = Snapshot([*owners, *self.schedulers.parts()], tensors, unwritten=unwritten)
-        found.keep(self.optimizers)
+            found.keep(self.optimizers)
         found.keep(self._announced_calls)
         for leaf in (step.leaves[position] for position in step.moving):
             found.keep_number(leaf.root, leaf.path[0], leaf.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from ..library import ValueMoved
 from ..live.inputs import Call, unbound
 from ..live.snapshot import Snapshot
 from ..live.step import Step
-from ..options.options import Options
 from ..record.compare.outcome import Outcome
 from ..record.trying import Trying
 from ..replay.cache import ProgramCache
@@ -39,14 +38,14 @@ class Programs:
         self.cache = ProgramCache()
         self.compiler = Compiler(live, self.cache)
         self.together = Together(
-            type(live.owner).__name__, partial(_options_of, live), weakly(self._give_back, _nothing)
+            type(live.owner).__name__, lambda: live.options, weakly(self._give_back, _nothing)
         )
         self.recordings = Recordings(
             self.cache,
             Trying(live.take, live.snapshot),
             partial(self.compiler.compile, goes_on=True),
             self.together,
-            partial(_words_of, live),
+            lambda: live.words,
         )
 
     def forget(self) -> None:
@@ -230,14 +229,6 @@ class Programs:
                 if not outcome.stable and (outcome.own_update or not outcome.step.has_gradients()):
                     self.live.take(stack.enter_context(self.undone(call)), call, False)
             yield
-
-
-def _options_of(live: LiveStep) -> Options:
-    return live.config.options
-
-
-def _words_of(live: LiveStep) -> Mapping[str, str]:
-    return live.words
 
 
 def _nothing() -> None:

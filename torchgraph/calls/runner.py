@@ -1,6 +1,4 @@
-"""The path of a call: bind, find, run, commit; or in eager, recorded, so that a later call may
-have a program.
-"""
+"""The path of a call: bind, find, run, commit; or in eager, recorded for the calls to come."""
 
 from __future__ import annotations
 

@@ -84,10 +84,9 @@ class Start:
             for leaf in held
             if leaf.fqn in wanted or (replays and leaf.role is Role.SLOT)
         }
-        hosts = [one.captured.side_effects for one in replays]
-        places = {
-            name: value for side_effects in hosts for name, value in side_effects.found().items()
-        }
+        places: dict[str, Any] = {}
+        for one in replays:
+            places.update(one.captured.side_effects.found())
         for one in replays:
             arguments = [leaf.fqn for leaf in one.leaves if leaf.role is Role.INPUT]
             given = [
