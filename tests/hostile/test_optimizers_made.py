@@ -144,7 +144,8 @@ def in_each_call_and_kept():
         held.optimizer = Adam(model.parameters(), lr=0.1)
         return repeated(1, model, held.optimizer, x, y)
 
-    return Play(step, [model, lambda: held.optimizer and held.optimizer.state_dict()], calls=pairs(12))
+    watched = [model, lambda: held.optimizer and held.optimizer.state_dict()]
+    return Play(step, watched, calls=pairs(12))
 
 
 @pytest.mark.parametrize("case", case)
