@@ -27,8 +27,10 @@ class ConfirmWarning(GraphWarning):
     """A program comes to another result than eager, and is not used any more.
 
     It is a fault of torchgraph, of a pass that you have inserted, of the compiler, or something
-    that the step reads has changed unnoticed. A later call than the first ones was looked at, and
-    the warning says how many calls before it may be wrong: see `config.set_look_again`.
+    that the step reads has changed unnoticed; or an op gives other bits each time that it is called
+    with the same arguments, in eager too, and the warning names it. Where a later call than the
+    first ones was looked at, it says how many calls before it may be wrong: see
+    `config.set_look_again`.
     """
 
 

@@ -166,7 +166,7 @@ class Graph(ModuleHolder):
 
     # --- running ----------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """One step. Do not override.
 
         Returns:
@@ -298,7 +298,7 @@ class Graph(ModuleHolder):
 
     @checked
     def check(
-        self, *args: Any, precision: Annotated[str, OneOf(("", "float64"))] = "", **kwargs: Any
+        self, /, *args: Any, precision: Annotated[str, OneOf(("", "float64"))] = "", **kwargs: Any
     ) -> Divergence | Accuracy | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
 
@@ -323,7 +323,7 @@ class Graph(ModuleHolder):
         found = self._dry_run(look, args, kwargs)[-1]
         return found
 
-    def profile(self, *args: Any, **kwargs: Any) -> Profile:
+    def profile(self, /, *args: Any, **kwargs: Any) -> Profile:
         """Time one step of the Graph by node, module and phase, beside this machine's limits.
 
         Its program runs some times, for a second or two, on copies of the states: nothing of yours

@@ -211,7 +211,7 @@ class _Bound:
     def __class__(self) -> Any:
         return type(self._torchgraph_step)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._torchgraph_step(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -23,14 +23,24 @@ WHOLE = (torch.ops.aten.one_hot.default,)
 """Ops that are calls of others, heard before: on the CPU they read values to check them alone."""
 _KEY = torch._C._dispatch_key_parse("Fake")
 _KEYS = torch._C.DispatchKeySet(_KEY)
-_running = threading.local()
+
+
+class _Running(threading.local):
+    """This thread's listener. A thread that C++ starts for a listening one has its keys alone."""
+
+    listener: Listener | None = None
+
+
+_running = _Running()
+_elsewhere: list[Listener] = []
+"""Told of the ops that such threads run; whoever waits for them, they are to raise nothing."""
 
 
 @functools.cache
 def _kernels() -> list[torch.library.Library]:
     """The library registrations that hear ops, for as long as the process lives."""
     library = torch.library.Library("_", "IMPL")
-    library.fallback(lambda op, *args, **kwargs: _running.listener(op, args, kwargs), "Fake")
+    library.fallback(_heard, "Fake")
     own = torch.library.Library("aten", "IMPL")
     for op in WHOLE:
         own.impl(op, functools.partial(_whole, op), "AutogradCPU")
@@ -41,15 +51,24 @@ def _kernels() -> list[torch.library.Library]:
     return [library, own]
 
 
+def _heard(op: OpOverload, *args: object, **kwargs: object) -> object:
+    if _running.listener is not None:
+        return _running.listener(op, args, kwargs)
+    for hear in tuple(_elsewhere):
+        hear(op, args, kwargs)
+    with not_listening():
+        return op(*args, **kwargs)
+
+
 def _whole(op: OpOverload, *args: object, **kwargs: object) -> object:
     """Let the listener hear a composite op as one call; decompose it where nobody listens."""
-    if is_listening():
-        return _running.listener(op, args, kwargs)
+    if _is_heard():
+        return _heard(op, *args, **kwargs)
     return composite(op, "CompositeImplicitAutograd")(*args, **kwargs)
 
 
 def _named(name: str, *args: object, **kwargs: object) -> object:
-    return _running.listener(_overload(name), args, kwargs)
+    return _heard(_overload(name), *args, **kwargs)
 
 
 @functools.cache
@@ -80,8 +99,7 @@ def intercepts_subclasses() -> bool:
 
 @contextmanager
 def _heard_by(listener: Listener) -> Iterator[None]:
-    outer = getattr(_running, "listener", None)
-    _running.listener = listener
+    outer, _running.listener = _running.listener, listener
     try:
         with torch._C._IncludeDispatchKeyGuard(_KEY):
             yield
@@ -98,12 +116,26 @@ def listening(listener: Listener) -> AbstractContextManager[None]:
 @contextmanager
 def listening_through(wrap: Callable[[Listener], Listener]) -> Iterator[None]:
     """Wrap the current listener in the block."""
-    outer: Listener = _running.listener
+    outer = _running.listener
+    assert outer is not None
     _running.listener = wrap(outer)
     try:
         yield
     finally:
         _running.listener = outer
+
+
+@contextmanager
+def hearing_elsewhere(hear: Listener) -> Iterator[None]:
+    """Call ``hear`` before each op that threads of C++ run, started by a listening one.
+
+    `torch.jit.fork` has such threads. They run beside the block, and may do so after it.
+    """
+    _elsewhere.append(hear)
+    try:
+        yield
+    finally:
+        _elsewhere.remove(hear)
 
 
 def not_listening() -> AbstractContextManager[None]:
@@ -112,7 +144,11 @@ def not_listening() -> AbstractContextManager[None]:
 
 
 def is_listening() -> bool:
-    """True where an op of this thread would be heard."""
+    """True where an op of this thread would be heard by its listener."""
+    return _running.listener is not None and _is_heard()
+
+
+def _is_heard() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_included(
         _KEY
     ) and not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)

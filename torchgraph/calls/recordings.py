@@ -37,6 +37,7 @@ from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
 from ..verify.batch import Batch, WeakConfirmation
 from ..verify.confirm import OTHER_DRAWS, Left, Start, blame, unlike
+from ..verify.repeats import unrepeated
 from .fallback import Fallback
 from .new_signatures import NEW_ARGUMENTS, NewSignatures
 from .ranks.together import NOT_THERE, Together
@@ -367,11 +368,13 @@ class Recordings:
             return
         if wrong:
             self._drop(replay)
+            odd = unrepeated(replay, recorded_call.start, recorded_call.call)
             why = f"its program does not compute what eager does: {wrong}"
-            known.stay_eager(Because(Reason.FAULT, why))
+            fault = Because(Reason.FAULT, why)
+            known.stay_eager(fault if odd is None else Because(Reason.NO_PROGRAM, str(odd)))
             warn(
                 f"The program of this step is not confirmed: {wrong}. "
-                f"{blame(recorded_call.options)} The step goes on in eager.",
+                f"{blame(recorded_call.options, odd)} The step goes on in eager.",
                 ConfirmWarning,
             )
             return

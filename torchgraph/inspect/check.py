@@ -27,6 +27,7 @@ from ..verify.divergence import ABSENT, CAPTURE, Divergence as Divergence, diver
 from ..verify.eager import Eager, Journal
 from ..verify.eager_values import Follower
 from ..verify.rank_agreement import SingleRank, collectives_of, deciding
+from ..verify.repeats import first_unrepeated
 from ..verify.start import ReplaySandbox
 
 FLOAT64 = "float64"
@@ -143,7 +144,9 @@ class _Check:
         reaches = _different(self._expected, got)
         if not self._ranks.any(bool(reaches)):
             return None
-        repeatable = not _different(self._expected, self._eager.run())
+        with self._sandbox.values(self._replay.captured.program.signature) as values:
+            unrepeated = first_unrepeated(self._replay.captured.program, values)
+        repeatable = unrepeated is None and not _different(self._expected, self._eager.run())
         self._reaches = tuple(map(str, reaches))
         program = expanded(self._replay.program)
         stages = (
@@ -165,6 +168,7 @@ class _Check:
         return replace(
             found,
             repeatable=repeatable,
+            unrepeated=unrepeated,
             graph_error=accuracy.graph,
             eager_error=accuracy.eager,
         )

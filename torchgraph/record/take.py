@@ -37,6 +37,7 @@ from .ops.escapes import Escapes
 from .ops.recorder import Recorder
 from .ops.refusals import no_cond, readable_errors
 from .ops.undo import taken_back
+from .ops.unheard import Versions
 from .own_update import OwnUpdate
 from .reads.names import NameWatch
 from .rebound import ends, made, relaid
@@ -192,7 +193,10 @@ class _Taking:
         with self._engine():
             with self._listening(), self._asks():
                 self._step.replicas.spread()
+                versions = Versions(self._step)
                 self._produced = returned_as(self._run_build(self._batches[0]), self._whole)
+                if self.observed and not self._names.frames.hands_over:
+                    self._recorder.refuse_unheard(versions)
                 self._escapes.refuse_texts(self._produced)
                 self.own_update.refuse_escaped(self._produced.tensors)
                 self._gradients.check_assigned()

@@ -14,7 +14,7 @@ from ..._torch import OpOverload
 from ..._torch.distributed import collectives, wrappers
 from ..._torch.listening import decomposes, not_listening
 from ...collection import afresh, weakly
-from ...errors import NoProgram, SourceLine
+from ...errors import GraphError, NoProgram, SourceLine
 from ...ir import effects
 from ...ir.aliasing import has_strides, overlaps_itself
 from ...ir.program import Phase
@@ -30,6 +30,7 @@ from .generators import own_generators, without_default
 from .memory import Memory, place_of
 from .rewritten import in_its_own_ops, in_parts, rewritten
 from .undo import Undo
+from .unheard import WRITTEN_UNHEARD, OtherThreadsOps, Versions
 from .wrapped import Wrapped, any_wrapper
 
 aten = torch.ops.aten
@@ -51,6 +52,7 @@ class Recorder:
         self.tape = Tape()
         self.memory = Memory(self.tape)
         self.undo, self._caught = Undo(), Raised(trail)
+        self._others = OtherThreadsOps(self.undo)
         self._trail, self._found = trail, found
         self.draws = Draws(trail, proxy(self))
         self._wrapped = Wrapped(weakly(self.give_up))
@@ -77,8 +79,16 @@ class Recorder:
         """Intercept the ops of the block. Raises again what the user's ``except`` swallowed."""
         layouts = wrappers.layouts_found_unheard()
         observed = self._caught.observed(self._intercept, self.give_up)
-        with self.draws.active(), layouts, observed, collectives.communication_noted():
-            yield
+        others = self._others.noted()
+        with others, self.draws.active(), layouts, observed, collectives.communication_noted():
+            try:
+                yield
+            except Exception as error:
+                # TorchScript's interpreter, for one, makes an error of its own of ours.
+                if self._raised is None or isinstance(error, GraphError):
+                    raise
+            if self._others.found and not self.gave_up:
+                self._others.refuse(self.refuse)
         if self._raised is not None:
             raise afresh(self._raised)
 
@@ -112,6 +122,8 @@ class Recorder:
         if any_wrapper(args, kwargs):
             return self._wrapped.call(op, args, kwargs)
         args, kwargs = self._wrapped.with_numbers(op, args, kwargs)
+        if self._others.found and not self.gave_up:
+            self._others.refuse(self.refuse)
         if self.gave_up:
             return self.unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
@@ -403,6 +415,12 @@ class Recorder:
         self.memory.write(tensor)
         self._refuse_torn(tensor)
         self._keep(tensor)
+
+    def refuse_unheard(self, versions: Versions) -> None:
+        """Give up where a state was written by no op that was heard: nothing can take that back."""
+        for name, tensor in versions.moved():
+            if self.memory.storage(tensor) not in self.written:
+                self.give_up(WRITTEN_UNHEARD.format(name=name), lenient=True)
 
     def _refuse_torn(self, tensor: torch.Tensor) -> None:
         if self.memory.torn(tensor):
