@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..ir.aliasing import is_leaf
+from ..objects import in_words
 from ..structure.kinds import SYMBOLS, parts_of_partial
 
 
@@ -326,12 +327,10 @@ LOOKS: dict[Aspect, Callable[[object], object]] = {
 
 def shown(value: object) -> str:
     """A value in words: no code of the user's runs for it, and nothing is kept alive."""
-    if (
-        type(value) in _PLAIN
-        or type(value) in (float, complex, slice)
-        or isinstance(value, enum.Enum)
-    ):
+    kind = type(value)
+    if kind in _PLAIN or kind in (float, complex, slice):
         return f"{value!r:.60}"
-    if callable(value) and hasattr(value, "__qualname__"):
-        return str(value.__qualname__)
-    return "nothing" if value is ABSENT else f"a {type(value).__qualname__}"
+    if value is ABSENT:
+        return "nothing"
+    words = kind.__qualname__ if kind in _CONTAINERS else in_words(value)
+    return f"a {words}" if words == kind.__qualname__ else words

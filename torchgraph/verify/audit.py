@@ -28,9 +28,9 @@ from ..ir.names import optimizer_of
 from ..ir.nodes import operand
 from ..ir.program import OutputKind, OutputSpec, Program, provenance
 from ..library import ValueMoved
-from ..live.random_state import TorchRandomState
 from ..lower import Lowered, Plan, Region
 from ..lower.agreements import communicates
+from ..random_state import TorchRandomState
 from .compare import Gap, gap, is_inexact, tight
 from .reference import Observed, Reference, ValueKey
 from .rounding import RUNS, Noise, Shaker, Suspect
