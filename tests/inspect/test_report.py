@@ -36,7 +36,8 @@ def report() -> Report:
 def test_before_the_first_call_it_says_that_there_was_none():
     graph = trainer()
     found = graph.report()
-    assert found.backend == "eager" and "has not been called yet" in found.no_program
+    assert found.backend == "eager"
+    assert "has not been called yet" in found.no_program
     assert "has not been called yet" in str(found)
     with pytest.raises(NotCompiled):
         graph.program  # noqa: B018
