@@ -42,6 +42,14 @@ def is_a(value: object, kind: type[_Kind]) -> TypeGuard[_Kind]:
     return issubclass(type(value), kind)
 
 
+def is_gone(value: object) -> bool:
+    """True for what raises when it is asked for its class: the proxy of an object that is gone."""
+    try:
+        return not isinstance(value.__class__, type)
+    except Exception:  # of the user's class
+        return True
+
+
 def in_words(value: object, longest: int = _LONGEST) -> str:
     """A plain value as it is, a function or class by its name, others by their class.
 

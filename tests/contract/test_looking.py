@@ -64,7 +64,11 @@ def _training(model, *, reads=lambda: None, optimizer=optim.SGD):
 def _attribute(value):
     model = nn.Linear(3, 1)
     vars(model)["odd"] = value
-    return _training(model, reads=lambda: model.odd)
+
+    def reads():
+        model.odd  # noqa: B018
+
+    return _training(model, reads=reads)
 
 
 def _setting(value):
@@ -75,7 +79,10 @@ def _setting(value):
 
 
 def _closure(value):
-    return _training(nn.Linear(3, 1), reads=lambda: value)
+    def reads():
+        value  # noqa: B018
+
+    return _training(nn.Linear(3, 1), reads=reads)
 
 
 class Relaid(nn.Module):
@@ -270,3 +277,22 @@ def test_a_function_that_a_class_holds_is_asked_itself():
 
     assert torch.equal(Steps.double(torch.ones(1)), torch.full((1,), 2.0))
     assert Steps.double.report().calls.recorded == 1
+
+
+def test_a_check_compares_gradients_that_a_step_adds_to():
+    torch.manual_seed(0)
+    inner, outer = nn.Linear(3, 2), nn.Linear(2, 1)
+    optimizer = optim.SGD(inner.parameters(), lr=0.1)
+
+    @tg.step
+    def step(x):
+        optimizer.zero_grad()
+        loss = outer(inner(x)).square().mean()
+        loss.backward()  # nobody clears the gradients of `outer`
+        optimizer.step()
+        return loss
+
+    step.config.set_backend("aten")
+    for _ in range(4):
+        assert step.check(torch.ones(2, 3)) is None
+        step(torch.ones(2, 3))

@@ -25,7 +25,7 @@ from ..guards.aspects import count, elements, is_container, own
 from ..guards.names import of_class
 from ..ir.aliasing import is_leaf
 from ..lines import PARTS_OF_STEPS, is_library
-from ..objects import in_words
+from ..objects import in_words, is_gone
 from ..structure import parts_of_partial
 from .logs import is_logger
 
@@ -111,7 +111,7 @@ class _Search:
     def visit(self, name: str, value: object, depth: int) -> None:
         """``name`` leads to ``value``."""
         value = unwrap(value)
-        if id(value) in self._seen or depth < 0 or not _has_class(value):
+        if id(value) in self._seen or depth < 0 or is_gone(value):
             return
         self._seen[id(value)] = value
         if not self._is_ours(name, value):
@@ -192,14 +192,6 @@ class _Search:
             inner = f"{name}_{key}"
             self.found.words[inner] = f"{self.found.words.get(name, name)}[{in_words(key)}]"
             self.visit(inner, item, depth - 1)
-
-
-def _has_class(value: object) -> bool:
-    """False for what raises when it is asked, such as the proxy of an object that is gone."""
-    try:
-        return isinstance(value.__class__, type)
-    except Exception:  # of the user's class
-        return False
 
 
 def _named(value: object) -> Iterator[tuple[str, object]]:

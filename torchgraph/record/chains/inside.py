@@ -56,7 +56,7 @@ def within(value: object, depth: int = 3) -> Iterator[object]:
     if is_plain(value):
         return
     yield value
-    if isinstance(value, torch.nn.Module):  # as a list of modules is
+    if is_a(value, torch.nn.Module):  # as a list of modules is
         yield from children_of(value).values()
     if depth and is_container(value) and count(value) <= _MARKED:
         for item in values_in(value):
@@ -70,7 +70,7 @@ def in_path(key: object) -> object:
 
 def is_told_apart(value: object) -> bool:
     """True for a tensor or an array, which may equal another one."""
-    return isinstance(value, torch.Tensor) or is_buffer(value)
+    return is_a(value, torch.Tensor) or is_buffer(value)
 
 
 class Lying(NamedTuple):
