@@ -307,7 +307,7 @@ class StepFailed(GraphError):
 
 
 class NotCompiled(GraphError):
-    """``graph.report()`` before the first call."""
+    """``graph.program`` before the first call."""
 
     fix = "call the Graph once."
 

@@ -22,6 +22,7 @@ from .. import _extension
 from .._torch.modules import buffers_of, children_of, parameters_of
 from ..errors import GradPresent
 from ..ir.program import Role, TensorMeta
+from ..objects import in_words
 from .checks import Attributes, Hooks, Instances, Members, Read, same_value
 from .classes import Classes
 from .compiled import CompiledChecks
@@ -308,12 +309,9 @@ class Guards:
 
 
 def _described(value: object) -> str:
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return str(TensorMeta.of(value))
-    text = repr(value)
-    if callable(value) or " at 0x" in text or len(text) > _SHOWN:
-        return str(getattr(value, "__qualname__", type(value).__qualname__))
-    return text
+    return in_words(value, _SHOWN)
 
 
 class GuardTimes:

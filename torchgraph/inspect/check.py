@@ -62,7 +62,9 @@ def check(
     ranks = deciding([replay.captured.program, replay.program])
     _agree(ranks, replay, options, precision)
     autocast = Autocast(options.autocast, (leaf.value for leaf in replay.leaves))
-    eager = Eager(autocast.eager(build), call, scan, owners, options, replay.leaves, around)
+    places = [leaf for leaf, _ in replay.captured.side_effects.read]
+    built = autocast.eager(build)
+    eager = Eager(built, call, scan, owners, options, replay.leaves, around, places)
     looking = _Check(replay, eager, ReplaySandbox(replay, call, scan()), options, ranks)
     found = looking.divergence()
     if precision != FLOAT64:

@@ -27,6 +27,7 @@ from ..ir import names
 from ..ir.aliasing import has_strides, is_opaque, storages_overlap
 from ..ir.names import StateName
 from ..ir.program import ParameterGroup, Role
+from ..objects import is_a
 from ..optimizers.rules import update_class
 from .flags import Flags
 from .named import NumberPlace, is_number
@@ -451,18 +452,18 @@ class Step:
             self.moving.add(position)
 
     def _scan_value(self, fqn: StateName, root: object, path: Path, value: object) -> None:
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             if id(value) not in self.index:
                 self._add(fqn, Role.SLOT, root, path, value)
-        elif not isinstance(value, bool) and isinstance(value, numbers.Real):
+        elif not is_a(value, bool) and issubclass(type(value), numbers.Real):
             self._add(fqn, Role.SCALAR, root, path, value)
-        elif isinstance(value, dict):
+        elif is_a(value, dict):
             for key, item in value.items():
                 self._scan_value(fqn.below(key), root, (*path, key), item)
-        elif isinstance(value, (list, tuple)):
+        elif is_a(value, list) or is_a(value, tuple):
             for key, item in enumerate(value):
                 self._scan_value(fqn.below(key), root, (*path, key), item)
-        elif isinstance(value, _STATIC):
+        elif issubclass(type(value), _STATIC):
             self.statics.append(Static(fqn, root, path, value))
         else:
             self.objects.append((fqn, value))

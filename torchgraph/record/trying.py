@@ -11,9 +11,9 @@ from typing import Any
 
 from ..lines import raised_at
 from ..live.inputs import Call
-from ..live.random_state import RandomState
 from ..live.snapshot import Snapshot
 from ..live.step import Step
+from ..random_state import RandomState
 from ..reasons import Because, Reason
 from ..structure import Contents
 from .compare.outcome import Outcome

@@ -25,9 +25,9 @@ from ..ir.each import expanded
 from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, OutputSpec, Program
 from ..library import ValueMoved
-from ..live.random_state import TorchRandomState
 from ..lower import Lowered, Plan, Region
 from ..lower.agreements import communicates
+from ..random_state import TorchRandomState
 from .compare import Gap, gap, is_inexact, tight
 from .origin import line_of, op_of
 from .reference import Observed, Reference, ValueKey

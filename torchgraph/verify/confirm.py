@@ -16,8 +16,8 @@ from ..ir import effects
 from ..ir.copies import copied
 from ..ir.program import Program, Role
 from ..live.inputs import Call
-from ..live.random_state import TorchRandomState
 from ..options.options import Options
+from ..random_state import TorchRandomState
 from ..record.compare.compare import returned_otherwise
 from ..record.compare.outcome import Outcome
 from ..record.compare.places import differs_in_places

@@ -15,6 +15,7 @@ from ...ir.bits import same_bits
 from ...ir.program import Role
 from ...ir.values import flat
 from ...lines import SourceLine
+from ...objects import in_words
 from ...reasons import Reason
 from ...structure import NOTHING, Returned
 from ..ops.facts import ITEM
@@ -23,6 +24,8 @@ from ..tape.watch import is_own
 from .differences import Difference as Difference
 from .outcome import Outcome
 
+_SHOWN = 80
+"""Characters of a value."""
 _INDEX = (
     "index by a tensor with dimensions, x[i : i + 1] or x[i.view(1)], or use index_select, gather "
     "or take"
@@ -326,7 +329,7 @@ def _shown(value: object) -> str:
         return (
             f"a tensor of shape {tuple(value.shape)}" if value.numel() > 8 else repr(value.tolist())
         )
-    return repr(value)[:80]
+    return in_words(value, 10 * _SHOWN)[:_SHOWN]
 
 
 def _op(target: object) -> str:

@@ -22,6 +22,7 @@ from ...ir.program import CallRecord, OutputSpec, Phase, Role, arguments_in_word
 from ...live.inputs import hollow
 from ...live.named import NumberPlace, place_of
 from ...live.step import Leaf, Step
+from ...objects import is_a
 from ...structure import Contents, Returned, Unfit
 from ..ambient.ambient_state import LeftOut
 from ..side_effects.loop_carried import Stray
@@ -141,7 +142,7 @@ class Outcome:
         attributes = [
             attribute(owner, name, value, f"{path}.{name}")
             for path, owner, name, value in self.reads
-            if isinstance(value, torch.Tensor) and (path, name) not in own
+            if is_a(value, torch.Tensor) and (path, name) not in own
         ]
         return [*self.names, *attributes]
 

@@ -14,9 +14,9 @@ from ..._torch.modules import state_of
 from ..._torch.tensors import address_of
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
-from ...live.random_state import RandomState
 from ...live.snapshot import Placed, Written, contents_of, refill
 from ...live.step import Leaf, Step
+from ...random_state import RandomState
 from ..tape.watch import AttributeWatch
 
 

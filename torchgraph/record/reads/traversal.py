@@ -17,6 +17,7 @@ from ...errors import SourceLine
 from ...guards import ABSENT
 from ...guards.aspects import count, elements, is_buffer, is_container, look, own
 from ...guards.names import By, of_class
+from ...objects import is_gone
 from ..chains.chains import MADE, Chain, ChainStep, Constant, Root, SuperOf, Use, Within
 from ..chains.inside import keyed, values_in, within
 from ..chains.referents import (
@@ -134,7 +135,7 @@ class Traversal:
                 self.add(str(at), ABSENT, name, Use.NAMED)
             if callable(found.value):
                 self._method_of(at, value)
-            is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
+            is_slot = found.value is ABSENT or is_a(found.value, torch.Tensor)
             state = is_slot and id(value) in self.moving
             ways = [] if state else [*found.sources(sources), *self._in_dict(value, found)]
             if self._guarded(value):  # its attributes have no names here
@@ -270,11 +271,17 @@ class Traversal:
         if is_container(value):
             self._contents(chain, use, value, sources)
             return
-        self._see(value)
-        self._asks(value)
-        self._class_of(chain, value)
+        gone = is_gone(value)
+        if not gone:
+            self._see(value)
+            self._asks(value)
+            self._class_of(chain, value)
         for source in sources:
             self.add(str(chain), value, source, use)
+        if not gone:
+            self._arrive_inside(chain, use, value)
+
+    def _arrive_inside(self, chain: Chain, use: Use, value: object) -> None:
         if use is Use.INSIDE or (callable(value) and is_holder(value)):
             self.inside(chain, value)
         elif use is Use.OPERAND and is_holder(value):  # which attributes it has counts as well

@@ -40,6 +40,7 @@ from ...live.discovery import Entries
 from ...live.logs import is_logger
 from ...live.named import NumberPlace, is_number as is_plain_number, place_key, place_of
 from ...live.step import Leaf
+from ...objects import in_words
 from ...structure import Unfit, mutable_parts
 from ..chains.inside import keyed
 from ..chains.resolve import is_library
@@ -234,7 +235,7 @@ class LoopCarried:
         """Make numbers in a container inputs, where nothing else in it has changed."""
         for (key, item), was in zip(keyed(container), before[-1], strict=True):
             path = (*name.path, (By.ITEM, key))
-            inner = replace(name, shown=f"{name.shown}[{key!r}]", path=path, deep=True)
+            inner = replace(name, shown=f"{name.shown}[{in_words(key)}]", path=path, deep=True)
             if look(item) == was:
                 continue
             if is_container(item):

@@ -22,13 +22,14 @@ import torch
 
 from ..._torch import OpOverload, schema_of
 from ..._torch.symbolic import symbolic_function
+from ...objects import is_a
 from .node import Node, Writer, known
 from .tape import Args, Kwargs, Ref
 
 
 def node_of(number: object) -> Node | None:
     """The node of a symbolic number, also inside a class of torch's C++; None for others."""
-    if isinstance(number, (torch.SymFloat, torch.SymInt)):
+    if is_a(number, torch.SymFloat) or is_a(number, torch.SymInt):
         node = vars(number).get("node")
         return node if isinstance(node, Node) else None
     return None

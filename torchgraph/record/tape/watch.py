@@ -23,6 +23,7 @@ from ...guards.aspects import is_buffer
 from ...ir.program import CallRecord
 from ...live.inputs import described
 from ...live.step import Leaf
+from ...objects import is_a
 from .number import node_of
 from .tape import Tape
 from .trail import Trail
@@ -113,7 +114,7 @@ class AttributeWatch:
     def tensors(self) -> Iterator[tuple[dict[str, object], str, torch.Tensor]]:
         """(attributes, name, tensor) of each tensor that was read."""
         for (key, name), value in self.reads.items():
-            if isinstance(value, torch.Tensor):
+            if is_a(value, torch.Tensor):
                 yield vars(self._owners[key][1]), name, value
 
     def _written(self) -> Iterator[tuple[object, Change, object]]:

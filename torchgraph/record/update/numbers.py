@@ -176,7 +176,7 @@ def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[object]:
         holder = pending.pop()
         yield holder
         items = dict.values(holder) if isinstance(holder, dict) else holder
-        pending += [item for item in items if isinstance(item, (dict, list, tuple))]
+        pending += [item for item in items if issubclass(type(item), (dict, list, tuple))]
 
 
 def _another(value: object) -> object:
@@ -196,12 +196,12 @@ def _sweep(optimizer: torch.optim.Optimizer, around: Collection[int] = ()) -> No
                 continue
             if _holds_number(value) and not isinstance(holder, tuple):
                 holder[key] = number.bare(value)
-            elif isinstance(value, (dict, list, tuple)):
+            elif issubclass(type(value), (dict, list, tuple)):
                 pending.append(value)
 
 
 def _holds_number(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
+    if issubclass(type(value), (list, tuple)):
         return any(map(_holds_number, value))
     if type(value) is dict:
         return any(map(_holds_number, value.values()))

@@ -15,9 +15,9 @@ import torch
 from torch.optim import Optimizer
 
 from ..._torch.listening import is_listening, not_listening
-from ...live.random_state import RandomState
 from ...live.snapshot import Placed, Written, contents_of, refill
 from ...optimizers.rules import allocates_slots
+from ...random_state import RandomState
 from ..ops.recorder import Recorder
 from ..tape import number
 
