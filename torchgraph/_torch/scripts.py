@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
+
+from .names import patched
 
 optimizes: Callable[[], bool] = torch._C._get_graph_executor_optimize
 set_optimize: Callable[[bool], None] = torch._C._set_graph_executor_optimize
@@ -75,5 +76,5 @@ def hearing_scripts(heard: Callable[[object, str], None]) -> Iterator[None]:
             heard(method.owner, f"{method.owner._type().name()}.{method.name}")
         return run(method, *args, **kwargs)
 
-    with mock.patch.object(scripted, "__call__", __call__):
+    with patched(scripted, "__call__", __call__):
         yield
