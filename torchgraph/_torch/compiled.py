@@ -16,13 +16,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-import torch._higher_order_ops.utils
+import torch._dispatch.python
+from torch._higher_order_ops import utils
+from torch._higher_order_ops.partitioner import HopGraphMinCutPartitioner
 
 from .listening import is_listening, listening_again, not_listening
 from .names import in_force, lifted, patched
 
 _FRAMES = "torch._dynamo.eval_frame"
-_ENVIRONMENT = "setup_compilation_env"
 _Compiles = Callable[..., Callable[..., object]]
 
 
@@ -105,13 +106,50 @@ _ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0
 @functools.cache
 def _meet_environment() -> None:
     """Have torch compile what an op with functions runs, in a step as anywhere."""
-    original: Any = getattr(torch._higher_order_ops.utils, _ENVIRONMENT, None)
-    if original is None:
-        return
-    ours = _as_anywhere(original)
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.") and vars(module).get(_ENVIRONMENT) is original:
-            setattr(module, _ENVIRONMENT, ours)
+    _replace(utils, "setup_compilation_env", _as_anywhere)
+    _replace(torch._dispatch.python, "suspend_functionalization", _unheard)
+    cuts: Any = HopGraphMinCutPartitioner
+    cuts.create_partitioned_graph = staticmethod(_unheard_call(cuts.create_partitioned_graph))
+
+
+def _replace(home: object, name: str, made: Callable[[Any], object]) -> None:
+    """Replace a function of torch's wherever it has been imported."""
+    original: Any = getattr(home, name)
+    ours = made(original)
+    for at, module in list(sys.modules.items()):
+        if at.startswith("torch.") and vars(module).get(name) is original:
+            setattr(module, name, ours)
+
+
+def _unheard(original: Callable[[], AbstractContextManager[None]]) -> Callable[[], object]:
+    """Within what it makes, torch traces a function for its gradients, and computes nothing."""
+
+    @functools.wraps(original)
+    @contextmanager
+    def made() -> Iterator[None]:
+        with _aside(), original():
+            yield
+
+    return made
+
+
+def _unheard_call(original: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> object:
+        with _aside():
+            return original(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Let no recording see what the block does."""
+    with ExitStack() as stack:
+        if _plain.depth and is_listening() and not _here.follows:
+            stack.enter_context(lifted())
+            stack.enter_context(not_listening())
+        yield
 
 
 def _as_anywhere(original: Callable[[], AbstractContextManager[Any]]) -> Callable[[], object]:
@@ -119,6 +157,10 @@ def _as_anywhere(original: Callable[[], AbstractContextManager[Any]]) -> Callabl
     @contextmanager
     def environment() -> Iterator[Any]:
         depth = _plain.depth
+        if _here.follows:  # an op within a function of another one
+            with original() as backend:
+                yield backend
+            return
         with ExitStack() as stack:
             stack.enter_context(_compiled())
             if not (depth and is_listening()):
@@ -156,6 +198,7 @@ def _heard(backend: _Compiles) -> _Compiles:
 class _OfThread(threading.local):
     depth = 0
     follow: Callable[..., None] | None = None
+    follows = False
 
 
 _here = _OfThread()
@@ -186,8 +229,12 @@ def _calls_followed(depth: int) -> Iterator[None]:
             torch.compile = original
             found: object = compiled(*args, **kwargs)
             if _here.follow is not None:
-                with _back(depth):
-                    _here.follow(function, args, kwargs)
+                _here.follows = True
+                try:
+                    with _back(depth):
+                        _here.follow(function, args, kwargs)
+                finally:
+                    _here.follows = False
             return found
 
         return call

@@ -141,8 +141,8 @@ def _tracers_unheard() -> Iterator[None]:
     with ExitStack() as stack:
         for cls in TRACERS:
             entering, leaving = around(cls)
-            stack.enter_context(patched(cls, "__enter__", entering))
-            stack.enter_context(patched(cls, "__exit__", leaving))
+            stack.enter_context(patched(cls, "__enter__", entering, lifts=False))
+            stack.enter_context(patched(cls, "__exit__", leaving, lifts=False))
         yield
 
 

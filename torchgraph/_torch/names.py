@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -71,15 +71,18 @@ def in_force() -> Iterator[None]:
 
 
 @contextmanager
-def patched(holder: Any, name: str, value: object) -> Iterator[None]:
-    """Have ``holder.name`` be ``value`` in the block; for classes written in C, too."""
+def patched(holder: Any, name: str, value: object, *, lifts: bool = True) -> Iterator[None]:
+    """Have ``holder.name`` be ``value`` in the block; for classes written in C, too.
+
+    Not ``lifts``: also in `lifted` blocks.
+    """
     before = vars(holder).get(name, _ABSENT)
     back = partial(delattr, holder, name) if before is _ABSENT else None
     take = back or partial(setattr, holder, name, before)
     put = partial(setattr, holder, name, value)
     put()
     try:
-        with liftable(put, take):
+        with liftable(put, take) if lifts else nullcontext():
             yield
     finally:
         take()
