@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch._dispatch.python
@@ -166,11 +166,16 @@ def _as_anywhere(original: Callable[[], AbstractContextManager[Any]]) -> Callabl
             if not (depth and is_listening()):
                 yield stack.enter_context(original())
                 return
+            follower = _here.follower
+            transformed = torch._C._functorch.peek_interpreter_stack() is not None
+            if transformed and follower is not None:  # Dynamo takes no backend but its own there
+                follower.refuse_transformed()
             stack.enter_context(lifted())
             stack.enter_context(not_listening())
             backend = stack.enter_context(original())
-            stack.enter_context(_calls_followed(depth))
-            yield _heard(backend)
+            if not transformed:
+                stack.enter_context(_calls_followed(depth))
+            yield backend if transformed else _heard(backend)
 
     return environment
 
@@ -195,9 +200,22 @@ def _heard(backend: _Compiles) -> _Compiles:
     return compile_heard
 
 
+class Follower(Protocol):
+    """What is told of ops with functions."""
+
+    def follow(self, function: Callable[..., object], args: Any, kwargs: Any) -> None:
+        """One has run: ``function`` of torch's, which hands it functions.
+
+        Dynamo has read their lines, and Python has run none of them.
+        """
+
+    def refuse_transformed(self) -> None:
+        """One is about to run unheard, within a transform of torch.func."""
+
+
 class _OfThread(threading.local):
     depth = 0
-    follow: Callable[..., None] | None = None
+    follower: Follower | None = None
     follows = False
 
 
@@ -228,11 +246,11 @@ def _calls_followed(depth: int) -> Iterator[None]:
             del torch.compile  # Dynamo reads it
             torch.compile = original
             found: object = compiled(*args, **kwargs)
-            if _here.follow is not None:
+            if _here.follower is not None:
                 _here.follows = True
                 try:
                     with _back(depth):
-                        _here.follow(function, args, kwargs)
+                        _here.follower.follow(function, args, kwargs)
                 finally:
                     _here.follows = False
             return found
@@ -248,14 +266,10 @@ def _calls_followed(depth: int) -> Iterator[None]:
 
 
 @contextmanager
-def functions_followed(follow: Callable[..., None]) -> Iterator[None]:
-    """Call ``follow(function, args, kwargs)`` for each op with functions that has run in the block.
-
-    ``function`` is torch's, and calls the op with them. Dynamo has run none of the functions' lines
-    for real.
-    """
-    outer, _here.follow = _here.follow, follow
+def functions_followed(follower: Follower) -> Iterator[None]:
+    """Tell ``follower`` of the ops with functions that this thread runs in the block."""
+    outer, _here.follower = _here.follower, follower
     try:
         yield
     finally:
-        _here.follow = outer
+        _here.follower = outer

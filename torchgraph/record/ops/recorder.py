@@ -79,7 +79,7 @@ class Recorder:
         """Intercept the ops of the block. Raises again what the user's ``except`` swallowed."""
         layouts = wrappers.layouts_found_unheard()
         observed = self._caught.observed(self._intercept, self.give_up)
-        followed = functions_followed(self._follow)
+        followed = functions_followed(proxy(self))
         with self.draws.active(), layouts, observed, collectives.communication_noted(), followed:
             yield
         if self._raised is not None:
@@ -111,7 +111,11 @@ class Recorder:
         self.gave_up = self.gave_up or why
         self.draws.give_up()
 
-    def _follow(self, function: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
+    def refuse_transformed(self) -> None:
+        """Refuse an op with functions in `torch.func.vmap` and its like."""
+        self.refuse(refusals.in_a_transform(self._trail.here()))
+
+    def follow(self, function: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
         """Have the lines of the functions run that an op has been given, for what they read."""
         if not self.gave_up:
             try:

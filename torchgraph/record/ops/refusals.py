@@ -88,6 +88,16 @@ def scaler_calls(
         yield
 
 
+def in_a_transform(at: Provenance) -> NoProgram:
+    """The refusal of an op that takes functions, in a transform of torch.func."""
+    return NoProgram(
+        f"{_who(at)} hands functions to an op of torch's within a transform of torch.func (vmap, "
+        "grad, jvp).",
+        where=at.line,
+        fix="choose with torch.where there.",
+    )
+
+
 def unfollowed(at: Provenance, error: Exception) -> NoProgram:
     """The refusal of functions handed to an op that do not run on tensors without data."""
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
