@@ -10,11 +10,17 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 import torch
+from torch._ops import (
+    _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS as _NOT_ASKED,
+    _higher_order_ops as _takes_functions,
+)
 
-from . import OpOverload, composite
+from . import TRACERS, FakeTensor, OpOverload, composite
+from .names import patched
 
 Listener = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
 """Called instead of each op, with what it is called with; returns what it returns."""
@@ -48,21 +54,32 @@ def _kernels() -> list[torch.library.Library]:
         for name in torch._C._dispatch_get_all_op_names():
             if name.startswith("aten::"):
                 own.impl(name, functools.partial(_named, name), "Fake")
+    # An op that takes functions is heard by the ops that it runs.
+    _NOT_ASKED.append(_KEY)
+    for one in _takes_functions.values():
+        one.fallthrough(_KEY)
     return [library, own]
 
 
 def _heard(op: OpOverload, *args: object, **kwargs: object) -> object:
-    if _running.listener is not None:
+    fake = any(map(_is_fake, args))
+    if _running.listener is not None and not fake:
         return _running.listener(op, args, kwargs)
-    for hear in tuple(_elsewhere):
+    for hear in () if fake else tuple(_elsewhere):
         hear(op, args, kwargs)
     with not_listening():
         return op(*args, **kwargs)
 
 
+def _is_fake(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_fake, value))
+    return type(value) is FakeTensor
+
+
 def _whole(op: OpOverload, *args: object, **kwargs: object) -> object:
     """Let the listener hear a composite op as one call; decompose it where nobody listens."""
-    if _is_heard():
+    if _is_heard() and not any(map(_is_fake, args)):
         return _heard(op, *args, **kwargs)
     return composite(op, "CompositeImplicitAutograd")(*args, **kwargs)
 
@@ -101,10 +118,44 @@ def intercepts_subclasses() -> bool:
 def _heard_by(listener: Listener) -> Iterator[None]:
     outer, _running.listener = _running.listener, listener
     try:
-        with torch._C._IncludeDispatchKeyGuard(_KEY):
+        with _tracers_unheard(), torch._C._IncludeDispatchKeyGuard(_KEY):
             yield
     finally:
         _running.listener = outer
+
+
+@contextmanager
+def _tracers_unheard() -> Iterator[None]:
+    """Do not hear what torch traces, where the formulas of `torch.cond` ask for other ops.
+
+    On its way into a mode an op forgets what is excluded within the listener.
+    """
+    here, guards = threading.get_ident(), list[Any]()
+
+    def around(cls: type) -> tuple[Callable[..., object], Callable[..., object]]:
+        enter: Callable[..., object] = cls.__enter__  # type: ignore[attr-defined]
+        leave: Callable[..., object] = cls.__exit__  # type: ignore[attr-defined]
+
+        def entering(mode: object) -> object:
+            entered = enter(mode)
+            if threading.get_ident() == here:
+                guards.append(not_listening())
+                guards[-1].__enter__()
+            return entered
+
+        def leaving(mode: object, *error: object) -> object:
+            if threading.get_ident() == here:
+                guards.pop().__exit__(None, None, None)
+            return leave(mode, *error)
+
+        return entering, leaving
+
+    with ExitStack() as stack:
+        for cls in TRACERS:
+            entering, leaving = around(cls)
+            stack.enter_context(patched(cls, "__enter__", entering, lifts=False))
+            stack.enter_context(patched(cls, "__exit__", leaving, lifts=False))
+        yield
 
 
 def listening(listener: Listener) -> AbstractContextManager[None]:
@@ -141,6 +192,15 @@ def hearing_elsewhere(hear: Listener) -> Iterator[None]:
 def not_listening() -> AbstractContextManager[None]:
     """Run the ops in the block without calling the listener."""
     return torch._C._ExcludeDispatchKeyGuard(_KEYS)
+
+
+def listening_again() -> AbstractContextManager[None]:
+    """Call the listener in the block, in a block of `not_listening`."""
+    included, excluded = (
+        torch._C._dispatch_tls_local_include_set(),
+        torch._C._dispatch_tls_local_exclude_set(),
+    )
+    return torch._C._ForceDispatchKeyGuard(included, excluded - _KEYS)
 
 
 def is_listening() -> bool:

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
+
+from .names import patched
 
 optimizes: Callable[[], bool] = torch._C._get_graph_executor_optimize
 set_optimize: Callable[[bool], None] = torch._C._set_graph_executor_optimize
@@ -92,7 +93,7 @@ def hearing_scripts(
     of_methods = told(methods.__call__, tell_method)
     of_functions = told(functions.__call__, heard_function)
     with (
-        mock.patch.object(methods, "__call__", of_methods),
-        mock.patch.object(functions, "__call__", of_functions),
+        patched(methods, "__call__", of_methods),
+        patched(functions, "__call__", of_functions),
     ):
         yield

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
-import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -136,50 +133,6 @@ def _value(value: object) -> object:
     if plain:
         return (type(value), repr(value))
     return _recipe(value) if isinstance(value, types.FunctionType) else _Same(value)
-
-
-def uncompiled() -> AbstractContextManager[object]:
-    """Let functions compiled by `torch.compile` run uncompiled in this thread in the block."""
-    frames: object = sys.modules.get("torch._dynamo.eval_frame")
-    if frames is None:
-        return nullcontext()  # nothing has ever been compiled
-    if not hasattr(frames, "_callback_from_stance"):
-        stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-        return stance  # for all threads
-    if not _asks:
-        _asks.append(frames)
-        for name, value in _ASKED.items():
-            if hasattr(frames, name):
-                setattr(frames, name, _unless_uncompiled(getattr(frames, name), value))
-    return _plain
-
-
-class _Uncompiled(threading.local):
-    """A thread's reentrant flag: compiled functions run as their originals."""
-
-    depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-
-
-_plain = _Uncompiled()
-_asks: list[object] = []
-
-
-def _unless_uncompiled(original: Callable[..., object], value: object) -> Callable[..., object]:
-    @functools.wraps(original)
-    def call(*args: object) -> object:
-        return value if _plain.depth else original(*args)
-
-    return call  # it stays there: to put it there anew takes 30 us
-
-
-_ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0}
-"""Functions of Dynamo's, and what says that nothing is to be compiled: no error then either."""
 
 
 _logging = torch._logging._internal

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from .._torch.compiled import uncompiled
 from .._torch.consumed import Consumed
-from .._torch.surroundings import uncompiled
 from ..collection import paused
 from ..errors import EagerWarning
 from ..guards import patching

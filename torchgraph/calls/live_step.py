@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import amp
-from .._torch.surroundings import uncompiled
+from .._torch.compiled import uncompiled
 from ..amp import Scaler
 from ..blocks.block import BlockTree
 from ..blocks.holder import ModuleHolder

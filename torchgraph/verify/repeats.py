@@ -22,8 +22,8 @@ from ..ir.copies import copied
 from ..ir.program import Program
 from ..ir.values import tensors_of
 from ..live.inputs import Call
-from ..live.random_state import TorchRandomState
 from ..lower.agreements import communicates
+from ..random_state import TorchRandomState
 from .bound import Bound
 from .origin import line_of, op_of
 from .run import Stop, arguments, walk

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim import Optimizer
 
-from ..._torch.surroundings import uncompiled
+from ..._torch.compiled import uncompiled
 from ...collection import paused
 from ...distributed.collective_log import CollectiveLog
 from ...errors import ConfirmWarning, SharedMemory, SourceLine, StepFailed, warn

@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from ..._torch import VF
 from ..._torch.listening import is_listening, not_listening
+from ..._torch.names import patched
 from ..._torch.ops import FOREACH_LERP, PAD_PACKED
 from ..._torch.tensors import MAKE_SUBCLASS, address_of
 from ...errors import DataDependent, NonScalarBackward, SourceLine
@@ -32,7 +33,6 @@ from .recorder import Recorder
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")
 _SUBCLASS = (MAKE_SUBCLASS, "as_subclass")
-_ABSENT = object()
 _T = TypeVar("_T")
 _Function = Callable[..., object]
 
@@ -85,14 +85,14 @@ class Escapes:
             for holder, name, ours in patches:
                 call = self._own(ours, getattr(holder, name))
                 static = name == MAKE_SUBCLASS
-                stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
+                stack.enter_context(patched(holder, name, staticmethod(call) if static else call))
             data: Any = torch.Tensor.data  # a C property
             get = self._own(self._data_get, data.__get__)
             held = property(get, self._own(self._data_set, data.__set__))
-            stack.enter_context(_patched(torch.Tensor, "data", held))
+            stack.enter_context(patched(torch.Tensor, "data", held))
             flag: Any = torch.Tensor.requires_grad
             turned = property(flag.__get__, self._own(self._turn, flag.__set__))
-            stack.enter_context(_patched(torch.Tensor, "requires_grad", turned))
+            stack.enter_context(patched(torch.Tensor, "requires_grad", turned))
             yield
 
     @contextmanager
@@ -105,7 +105,7 @@ class Escapes:
                 return original(loss, *args, **kwargs)
             return self._backward(original, loss, *args, **kwargs)
 
-        with _patched(torch.Tensor, "backward", backward):
+        with patched(torch.Tensor, "backward", backward):
             yield
 
     def _own(self, ours: Callable[..., _T], theirs: Callable[..., _T]) -> Callable[..., _T]:
@@ -316,17 +316,3 @@ def _are_numbers_of_tensors(data: object) -> bool:
 
 def _is_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
     return isinstance(value, (list, tuple))
-
-
-@contextmanager
-def _patched(holder: object, name: str, value: object) -> Iterator[None]:
-    """`mock.patch.object`, for classes whose bases are written in C, too."""
-    before = vars(holder).get(name, _ABSENT)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        if before is _ABSENT:
-            delattr(holder, name)
-        else:
-            setattr(holder, name, before)

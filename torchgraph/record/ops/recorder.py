@@ -11,7 +11,9 @@ from weakref import proxy
 import torch
 
 from ..._torch import OpOverload
+from ..._torch.compiled import functions_followed
 from ..._torch.distributed import collectives, wrappers
+from ..._torch.higher_order import run_on_fakes
 from ..._torch.listening import decomposes, not_listening
 from ...collection import afresh, weakly
 from ...errors import GraphError, NoProgram, SourceLine
@@ -79,8 +81,16 @@ class Recorder:
         """Intercept the ops of the block. Raises again what the user's ``except`` swallowed."""
         layouts = wrappers.layouts_found_unheard()
         observed = self._caught.observed(self._intercept, self.give_up)
-        others = self._others.noted()
-        with others, self.draws.active(), layouts, observed, collectives.communication_noted():
+        noted = self._others.noted()
+        followed = functions_followed(proxy(self))
+        with (
+            noted,
+            self.draws.active(),
+            layouts,
+            observed,
+            collectives.communication_noted(),
+            followed,
+        ):
             try:
                 yield
             except Exception as error:
@@ -117,6 +127,18 @@ class Recorder:
         self.passing = passing if not self.gave_up else self.passing and passing
         self.gave_up = self.gave_up or why
         self.draws.give_up()
+
+    def refuse_transformed(self) -> None:
+        """Refuse an op with functions in `torch.func.vmap` and its like."""
+        self.refuse(refusals.in_a_transform(self._trail.here()))
+
+    def follow(self, function: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
+        """Have the lines of the functions run that an op has been given, for what they read."""
+        if not self.gave_up:
+            try:
+                run_on_fakes(function, args, kwargs)
+            except Exception as error:  # whatever they do there: eager has been right
+                self.refuse(refusals.unfollowed(self._trail.here(), error))
 
     def _intercept(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if any_wrapper(args, kwargs):

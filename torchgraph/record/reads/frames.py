@@ -36,7 +36,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch import OpOverload
 from ..._torch.listening import is_listening, listening_through
-from ..._torch.names import standing_for
+from ..._torch.names import liftable, standing_for
 from ..._torch.optimizers import RATE_READERS
 from ..._torch.symbolic import also_in
 from ...environment import chosen
@@ -185,7 +185,8 @@ class Frames:
         quietly = listening_through(_untraced(ours)) if put is sys.settrace else nullcontext()
         put(ours)
         try:
-            with quietly, _looked_up_by(self._looks_up):
+            resting = liftable(functools.partial(put, ours), functools.partial(put, before))
+            with quietly, resting, _looked_up_by(self._looks_up):
                 yield
         finally:
             self.lost = get() != ours  # replaced in the block: `pdb.set_trace()`

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import CodeType
 from typing import Any
-from unittest import mock
 
 import torch
 
+from ..._torch.names import patched
 from ..._torch.symbolic import Type, standing_in
 from .node import Node
 from .number import node_of, written
@@ -179,6 +179,6 @@ def following() -> Iterator[None]:
     """Install the replacements in the block, in the modules of the code that runs."""
     with ExitStack() as stack:
         for name, function in _MATH.items():
-            stack.enter_context(mock.patch.object(math, name, function))
+            stack.enter_context(patched(math, name, function))
         stack.enter_context(standing_in([], functools.partial(_names, set())))
         yield

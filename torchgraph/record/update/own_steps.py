@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from unittest import mock
 
 import torch
 from torch.amp import GradScaler
@@ -19,6 +18,7 @@ from torch.optim.optimizer import (
 
 from ... import library
 from ..._torch.listening import not_listening
+from ..._torch.names import patched
 from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks, steps_counted
 from ..._torch.symbolic import symbolic_python_math
 from ..._torch.tensors import version_of
@@ -89,10 +89,10 @@ class OwnSteps:
             made = self._noting_made(Optimizer.__init__)
             stack.enter_context(mock.patch.object(Optimizer, "__init__", made))
             for cls in classes_with(LRScheduler, "step"):
-                stack.enter_context(mock.patch.object(cls, "step", self._acts(vars(cls)["step"])))
+                stack.enter_context(patched(cls, "step", self._acts(vars(cls)["step"])))
             for cls in classes_with(GradScaler, "update"):
                 noting = self._noting_scaler(vars(cls)["update"])
-                stack.enter_context(mock.patch.object(cls, "update", noting))
+                stack.enter_context(patched(cls, "update", noting))
             if self.observed:
                 trying = tried(self._step.optimizers, self._recorder, self._stop)
                 stack.enter_context(trying)
