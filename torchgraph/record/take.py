@@ -49,6 +49,7 @@ from .tape.trail import Depth, Trail
 from .tape.watch import NOBODY, AttributeWatch, CallWatch, Observer, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
+from .update.renewed import renewed
 from .update.update import Update, runs_users_code
 
 
@@ -405,6 +406,9 @@ class _Taking:
         if loop_carried.refused is not None and self.observed:
             self._recorder.refuse(loop_carried.refused)
         after = self._step.again(self.own_update.own.unknown)
+        replaced, why = renewed(self._step, after) if self.observed else (frozenset[str](), "")
+        if why:
+            self._recorder.give_up(why)
         return Outcome(
             step=self._step,
             returned=returned,
@@ -453,6 +457,7 @@ class _Taking:
             eager=self._recorder.gave_up,
             passing=self._recorder.passing,
             lenient=self._recorder.lenient,
+            renewed=replaced,
         )
 
     def _is_one_launch(self) -> bool:

@@ -99,6 +99,8 @@ class Outcome:
     """True where another such call may have a program."""
     lenient: bool = False
     """True where that is never an error."""
+    renewed: frozenset[str] = frozenset()
+    """The containers in param groups and slots that the step replaces by new ones."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """The side effects that replays omit."""
 
