@@ -6,6 +6,7 @@ import numbers
 import operator
 from collections.abc import Sequence, Set as AbstractSet
 from itertools import chain, compress
+from types import MethodType
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ class OptimizerGuard:
         optimizer = self.optimizer
         if optimizer.state is not self._state or not self._owners.hold(_numbers_moved):
             return "the state of an optimizer was replaced or grew"
-        if not self._slots.hold(_numbers_moved) or not self._inside_holds():
+        if not self._slots.hold(_same_but_for_numbers) or not self._inside_holds():
             return "a slot of an optimizer was replaced"
         groups = optimizer.param_groups
         if len(groups) != len(self._groups) or not all(map(operator.is_, groups, self._groups)):
@@ -118,6 +119,12 @@ class OptimizerGuard:
                 checks.call(self._settings_hold, (i,))
             else:
                 checks.settings(group)  # and the list of parameters is the same
+
+
+def _same_but_for_numbers(old: object, new: object) -> bool:
+    if type(old) is type(new) is MethodType:
+        return old.__self__ is new.__self__ and old.__func__ is new.__func__
+    return _numbers_moved(old, new)
 
 
 def _numbers_moved(old: object, new: object) -> bool:

@@ -10,6 +10,7 @@ import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -314,7 +315,7 @@ class Step:
         parameters = [leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER]
         gradient_hooks = tensor_hooks(parameters)
         hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
-        objects = tuple((fqn, id(value)) for fqn, value in self.objects)
+        objects = tuple(self.object_keys())
         own = tuple(OwnState(optimizer).key for optimizer in self.optimizers)
         used = [*self.modules.values()]
         classes = Classes(map(type, (*used, *self.optimizers))).key
@@ -327,6 +328,12 @@ class Step:
         )
         others = (classes, patched, marks, Scripts(used).key, tuple(self.shared_containers))
         return modules, ties, statics, groups, hooked, objects, own, *others
+
+    def object_keys(self) -> Iterator[tuple[str, object]]:
+        """(name, key) of the other objects of optimizers: equal for the same object or method."""
+        for fqn, value in self.objects:
+            bound = isinstance(value, MethodType)  # Python makes another for each look at it
+            yield fqn, (id(value.__self__), value.__func__) if bound else id(value)
 
     def scaler_reads(self) -> Iterator[tuple[str, object, str, object]]:
         """The tensors of a GradScaler, as attributes that must stay the same objects."""

@@ -50,7 +50,7 @@ from .tape.watch import NOBODY, AttributeWatch, CallWatch, Observer, warn_unregi
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
 from .update.renewed import renewed
-from .update.update import Update, runs_users_code
+from .update.update import Update, made_in_build, runs_users_code
 
 
 def take(
@@ -319,7 +319,7 @@ class _Taking:
     # --- the update -------------------------------------------------------------------------------
 
     def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
-        self._step = self._step.again() if self._step.lazy else self._step  # now complete
+        self._complete()
         optimizers, recorder, values = self._step.optimizers, self._recorder, list(self._values)
         before = list(map(OwnState, optimizers))
         again = Evaluations(self._escapes.losses, self._again, self._count)
@@ -350,6 +350,16 @@ class _Taking:
                 ends(self._step, recorder, self._numbers.index, self._inputs.free)
         self._moved = next(filter(None, map(OwnState.moved, before)), "")
         return found, values
+
+    def _complete(self) -> None:
+        """Scan the step again where `build` has made parameters: of a lazy module, or more."""
+        new = [] if self.own_update else [*made_in_build(self._step)]
+        if new:
+            self._recorder.give_up(
+                f"{type(new[0]).__name__} updates a parameter that the step has made", passing=True
+            )
+        if new or self._step.lazy:
+            self._step = self._step.again()
 
     def _drop_gradients(self) -> None:
         """Clear gradients, also after a step that raised."""

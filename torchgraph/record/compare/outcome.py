@@ -166,6 +166,13 @@ class Outcome:
         return self.step.names() == self.after.names() and not more
 
     @property
+    def replaced_object(self) -> str:
+        """The place of an optimizer in which the step left another object; empty for none."""
+        before = {fqn: key for fqn, key in self.step.object_keys()}
+        now = self.after.object_keys()
+        return next((str(fqn) for fqn, key in now if before.get(fqn, key) != key), "")
+
+    @property
     def stepped(self) -> bool:
         """True when every optimizer stepped."""
         return not self.skipped and not self.rests
