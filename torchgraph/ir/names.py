@@ -84,7 +84,7 @@ class StateName(str):
         return self._at(*self.key, str(key))
 
     def around(self, levels: int) -> StateName:
-        """The name of the container that so many levels around it hold: ``betas`` of ``betas.0``."""
+        """The name of the container so many levels around it: ``betas`` of ``betas.0``."""
         return self._at(*self.key[:-levels])
 
     def _at(self, *key: str) -> StateName:

@@ -168,7 +168,7 @@ class Outcome:
     @property
     def replaced_object(self) -> str:
         """The place of an optimizer in which the step left another object; empty for none."""
-        before = {fqn: key for fqn, key in self.step.object_keys()}
+        before = dict(self.step.object_keys())
         now = self.after.object_keys()
         return next((str(fqn) for fqn, key in now if before.get(fqn, key) != key), "")
 

@@ -139,14 +139,18 @@ class Traversal:
                 self.add(str(at), ABSENT, name, Use.NAMED)
             if callable(found.value):
                 self._method_of(at, value)
-            is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
-            state = is_slot and id(value) in self.moving
-            ways = [] if state else [*found.sources(sources), *self._in_dict(value, found)]
-            if self._guarded(value):  # its attributes have no names here
-                self._access_log.mark(found.value)
-                ways += [Source(found.value, ())] if is_buffer(found.value) else []
-            value, sources = found.value, ways
+            value, sources = found.value, self._sources(value, found, sources)
         self._arrive(chain, use, value, sources)
+
+    def _sources(self, value: object, found: Lookup, before: list[Source]) -> list[Source]:
+        """The sources of what a lookup in ``value`` gave."""
+        is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
+        state = is_slot and id(value) in self.moving
+        ways = [] if state else [*found.sources(before), *self._in_dict(value, found)]
+        if self._guarded(value):  # its attributes have no names here
+            self._access_log.mark(found.value)
+            ways += [Source(found.value, ())] if is_buffer(found.value) else []
+        return ways
 
     def _in_own_dict(self, chain: Chain, value: object, number: int) -> Lookup | None:
         """The lookup of ``value.__dict__["name"]``, of the attribute alone; None for another."""

@@ -180,7 +180,9 @@ def _sweep(holders: Iterable[Any], around: Collection[int] = ()) -> None:
     for holder in [one for one in holders if id(one) not in around]:
         if not isinstance(holder, (dict, list)):
             continue
-        for key, value in list(dict.items(holder) if isinstance(holder, dict) else enumerate(holder)):
+        for key, value in list(
+            dict.items(holder) if isinstance(holder, dict) else enumerate(holder)
+        ):
             plain = _plain(value)
             if plain is not value:
                 set_item(holder, key, plain)

@@ -1,4 +1,4 @@
-"""Containers of optimizers that a step replaces by new ones, as in ``group["c"] = [*group["c"]]``."""
+"""Containers of optimizers that a step replaces: ``group["c"] = [*group["c"]]``."""
 
 from __future__ import annotations
 
