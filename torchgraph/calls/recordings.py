@@ -342,12 +342,12 @@ class Recordings:
         if draft in known.drafts:
             known.drafts.remove(draft)
         repeated = repeated_in(draft.outcome, outcome)
-        self._warn_of_writes(outcome, repeated)
         draft.outcome.out_tree.freeze(outcome.out_tree)
         draft.outcome.side_effects.freeze(outcome.side_effects)
         bound = self._bound(recorded_call, replay)
         if bound is None:
             return
+        self._warn_of_writes(outcome, repeated)
         replay = bound
         if not self._together.confirms(replay):
             known.drafts.insert(0, draft)
@@ -412,6 +412,10 @@ class Recordings:
             return None
         if replay.refit(after, found):
             return replay
+        if recorded_call.idles and (replaced := recorded_call.outcome.replaced_object):
+            why = f"each call puts another object at {replaced}: keep one there"
+            self._stay_eager(recorded_call.known, Reason.IDLE, why, later=True)
+            return None
         recorded_call.known.drafts.insert(0, recorded_call.draft(replay))
         return None
 

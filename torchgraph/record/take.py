@@ -50,7 +50,8 @@ from .tape.trail import Depth, Trail
 from .tape.watch import NOBODY, AttributeWatch, CallWatch, Observer, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
-from .update.update import Update, runs_users_code
+from .update.renewed import renewed
+from .update.update import Update, made_in_build, runs_users_code
 
 
 def take(
@@ -321,7 +322,7 @@ class _Taking:
     # --- the update -------------------------------------------------------------------------------
 
     def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
-        self._step = self._step.again() if self._step.lazy else self._step  # now complete
+        self._complete()
         optimizers, recorder, values = self._step.optimizers, self._recorder, list(self._values)
         before = list(map(OwnState, optimizers))
         again = Evaluations(self._escapes.losses, self._again, self._count)
@@ -352,6 +353,16 @@ class _Taking:
                 ends(self._step, recorder, self._numbers.index, self._inputs.free)
         self._moved = next(filter(None, map(OwnState.moved, before)), "")
         return found, values
+
+    def _complete(self) -> None:
+        """Scan the step again where `build` has made parameters: of a lazy module, or more."""
+        new = [] if self.own_update else [*made_in_build(self._step)]
+        if new:
+            self._recorder.give_up(
+                f"{type(new[0]).__name__} updates a parameter that the step has made", passing=True
+            )
+        if new or self._step.lazy:
+            self._step = self._step.again()
 
     def _drop_gradients(self) -> None:
         """Clear gradients, also after a step that raised."""
@@ -408,6 +419,9 @@ class _Taking:
         if loop_carried.refused is not None and self.observed:
             self._recorder.refuse(loop_carried.refused)
         after = self._step.again(self.own_update.own.unknown)
+        replaced, why = renewed(self._step, after) if self.observed else (frozenset[str](), "")
+        if why:
+            self._recorder.give_up(why)
         return Outcome(
             step=self._step,
             returned=returned,
@@ -456,6 +470,7 @@ class _Taking:
             eager=self._recorder.gave_up,
             passing=self._recorder.passing,
             lenient=self._recorder.lenient,
+            renewed=replaced,
         )
 
     def _is_one_launch(self) -> bool:

@@ -360,7 +360,8 @@ class Replay:
         """The casts of parameters that it keeps between calls."""
         live = self._binding.live
         wanted = self.program.signature.outputs
-        self._commit = Commit(self.executable.outputs, wanted, live, self.norms)
+        renewed = self.guards.renewed
+        self._commit = Commit(self.executable.outputs, wanted, live, self.norms, renewed)
         path = self.captured.loss_path
         self._loss = None if path is None else self._commit.returned.index(path)
         self._gpus = gpus_drawn_on(self.program) if self._random else set()

@@ -296,6 +296,8 @@ def returned_otherwise(old: Returned, new: Returned) -> Iterator[Difference]:
 def _host(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if old.side_effects.key() != new.side_effects.key():
         yield Difference(Reason.STRUCTURE, "other gradients are there, or other schedulers step")
+    if moved := old.renewed ^ new.renewed:
+        yield Difference(Reason.STRUCTURE, f"it replaces {min(moved)} in one call only")
 
 
 def _same(old: Any, new: Any) -> bool:

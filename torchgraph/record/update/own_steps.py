@@ -87,7 +87,7 @@ class OwnSteps:
             stack.callback(register_optimizer_step_pre_hook(self._enter).remove)
             stack.callback(register_optimizer_step_post_hook(self._leave).remove)
             made = self._noting_made(Optimizer.__init__)
-            stack.enter_context(mock.patch.object(Optimizer, "__init__", made))
+            stack.enter_context(patched(Optimizer, "__init__", made))
             for cls in classes_with(LRScheduler, "step"):
                 stack.enter_context(patched(cls, "step", self._acts(vars(cls)["step"])))
             for cls in classes_with(GradScaler, "update"):

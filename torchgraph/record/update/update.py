@@ -159,6 +159,13 @@ def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for parameter in own if parameter.grad is not None]
 
 
+def made_in_build(step: Step) -> Iterator[torch.optim.Optimizer]:
+    """The optimizers that update a parameter which the scan of the step has not met."""
+    for optimizer in step.optimizers:
+        if any(id(parameter) not in step.index for parameter in trained(optimizer)):
+            yield optimizer
+
+
 def mark_gradients(mark: OpOverload, optimizer: torch.optim.Optimizer, step: Step) -> None:
     """Let later reads of each gradient pass through an op that names its parameter."""
     for parameter in trained(optimizer):
