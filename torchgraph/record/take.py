@@ -134,6 +134,7 @@ class _Taking:
             self._names.access_log.moved,
             step.replicas.refuse_write,
         )
+        recorder.undo.raised = self._names.frames.raised
         numbers.leaked.let_go = self._names.let_go
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._asking = AmbientState(self._names, self._trail)

@@ -20,7 +20,6 @@ from ... import library
 from ..._torch.listening import not_listening
 from ..._torch.names import patched
 from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks, steps_counted
-from ..._torch.symbolic import symbolic_python_math
 from ..._torch.tensors import version_of
 from ...collection import weakly
 from ...guards import Read
@@ -35,7 +34,7 @@ from ..tape.tape import Args, Arguments, Kwargs
 from ..tape.trail import Trail
 from .numbers import Numbers
 from .trial import tried
-from .update import mark_gradients, namespaces, noting_step, trained
+from .update import mark_gradients, noting_step, symbolic_math, trained
 
 
 class OwnSteps:
@@ -169,7 +168,7 @@ class OwnSteps:
         stack.enter_context(eager_branch(optimizer))
         if self.observed and not self._recorder.gave_up and not self.unknown:
             stack.enter_context(fused.recorded())
-            stack.enter_context(symbolic_python_math(namespaces([optimizer])))
+            stack.enter_context(symbolic_math([optimizer]))
             if optimizer in self._made:
                 return stack
             if self._options.marks_gradients and _only_reads_gradients(optimizer):
