@@ -115,4 +115,6 @@ def not_ported(name: str) -> NotPortedName:
     last = name.rpartition(".")[2]
     near += [one for one in table() if one.rpartition(".")[2] == last and one not in near][:3]
     fix = f"near to it: {', '.join(f'oneflow.{one}' for one in near)}." if near else ""
-    return NotPortedName(f"oneflow.{name} is no name of OneFlow 0.9 or 1.0 that is known here.", fix=fix)
+    return NotPortedName(
+        f"oneflow.{name} is no name of OneFlow 0.9 or 1.0 that is known here.", fix=fix
+    )

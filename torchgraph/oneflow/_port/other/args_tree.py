@@ -66,7 +66,7 @@ class ArgsTree:
     """Nested arguments, to be walked and mapped. OneFlow: ``framework.args_tree.ArgsTree``.
 
     Args:
-        gen_name: the nodes are `NamedArg`, with ``root_prefix`` and ``root_name`` for the outermost.
+        gen_name: nodes are `NamedArg`; ``root_prefix`` and ``root_name`` are of the outermost.
     """
 
     def __init__(
