@@ -105,11 +105,11 @@ class ProxyTensor(Proxy):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.origin, name)
 
-    def __eq__(self, other: object) -> Any:
-        return self.origin == other
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def __hash__(self) -> int:
-        return hash(self.origin)
+        return id(self)
 
     def _shallow_repr(self) -> str:
         tensor = self.origin

@@ -30,10 +30,10 @@ def save(
     A state (dicts, lists and tuples of tensors and plain values) becomes the directory ``path``, as
     in OneFlow 0.9, with the one file ``state.safetensors`` in it, which `torchgraph.save` writes:
     plain values come back as they are, and a kill leaves the old file or the new one. The directory
-    may be there, and those above it are made. Where a file is at ``path`` that is empty or
-    one of OneFlow 1.0's, which writes files, that file is replaced. A ``pickled_data`` of OneFlow's in it is removed: it
-    is the checkpoint before this one. OneFlow does not read it; `save_checkpoint` writes what
-    OneFlow reads. A Graph becomes a directory as `torchgraph.save` makes it.
+    may be there, and those above it are made. A ``pickled_data`` of OneFlow's in it is removed: it
+    is the checkpoint before this one. Where a file is at ``path`` that is empty or a checkpoint, as
+    OneFlow 1.0 writes them, that file is replaced. OneFlow does not read either; `save_checkpoint`
+    writes what OneFlow reads. A Graph becomes a directory as `torchgraph.save` makes it.
 
     Args:
         global_dst_rank: where there are several ranks, the one that writes; all call it, and
