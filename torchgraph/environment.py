@@ -70,6 +70,11 @@ def oneflow_tests_on_cpu() -> bool:
     return bool(os.environ.get("ONEFLOW_TEST_CPU_ONLY"))
 
 
+def oneflow_test_data() -> str:
+    """``ONEFLOW_TEST_DATASET_DIR``: the folder of the data of OneFlow's tests."""
+    return os.environ.get("ONEFLOW_TEST_DATASET_DIR", "/dataset")
+
+
 def _count(name: str) -> int | None:
     given = os.environ.get(name, "")
     return int(given) if given.isascii() and given.isdigit() else None

@@ -6,13 +6,67 @@ import pytest
 import torch
 from torch import nn
 
-from torchgraph.errors import GraphError, GraphWarning, InvalidOption
+from torchgraph.blocks.proxy import Proxy
+from torchgraph.errors import (
+    BuildNotOverridden,
+    GraphError,
+    GraphNotInitialized,
+    GraphWarning,
+    InvalidOption,
+    UnsupportedInput,
+)
 from torchgraph.oneflow._port.errors import NotPorted
 from torchgraph.oneflow._port.graph.functions import Function, inference_mode
 from torchgraph.oneflow._port.graph.graph import Graph
 from torchgraph.oneflow._port.names import table
 
 from .graphs import Evaluates, Trains, batch, made
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+class Takes(Graph):
+    """Takes a tensor, and an option by its name."""
+
+    def build(self, x, *, k=1):
+        return x * k
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        ((), {}, "missing a required argument: 'x'"),
+        ((1, 2), {}, "too many positional arguments"),
+        ((1,), {"z": 3}, "unexpected keyword argument 'z'"),
+    ],
+)
+@pytest.mark.parametrize("calls", [0, 3])
+def test_errors_show_the_arguments_of_build_alone(arguments, options, said, calls):
+    graph = Takes()
+    for _ in range(calls):
+        graph(batch())
+    with pytest.raises(UnsupportedInput, match=said) as error:
+        graph(*arguments, **options)
+    assert error.value.way_out == "build(x, *, k=1)"
+
+
+def test_a_graph_that_was_not_begun_or_takes_no_self():
+    class NotBegun(Graph):
+        def __init__(self):
+            pass
+
+        def build(self, x):
+            return x
+
+    class Selfless(Graph):
+        def build():
+            return None
+
+    with pytest.raises(GraphNotInitialized, match="NotBegun is used before"):
+        NotBegun()(batch())
+    with pytest.raises(BuildNotOverridden, match="not even the Graph itself"):
+        Selfless()
+
 
 # --- blocks ---------------------------------------------------------------------------------------
 
@@ -30,6 +84,15 @@ def test_blocks_of_older_releases():
     assert graph.model[0].config.stage_id == 1
     assert graph.model.origin is graph.model.to(nn.Module)
     graph(batch())
+
+
+def test_a_parameter_of_a_graph_is_a_proxy_and_no_tensor():
+    weight = Trains().model[0].weight
+
+    assert isinstance(weight, Proxy)
+    assert not isinstance(weight, torch.Tensor)
+    assert torch.equal(weight, weight.to(torch.Tensor))
+    assert weight in {weight}
 
 
 def test_a_modules_own_config_is_its_own():

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchgraph.blocks.block import GraphModule
 from torchgraph.errors import (
     GradPresent,
     GraphWarning,
@@ -98,6 +99,26 @@ def test_debug_by_position(arguments):
         graph(batch())
 
     assert "start building graph" in said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "level", "prints"), [(None, 1, True), (1, 1, False), (-1, 2, True), (0, -1, False)]
+)
+def test_who_prints_can_be_read(ranks, level, prints):
+    graph = Evaluates(made().eval())
+    graph.debug(level, ranks, 5)
+
+    assert graph._debug is graph.model.to(GraphModule)._debug is prints
+    assert graph._debug_max_v_level == (level if prints else 0)
+    assert graph._debug_max_py_stack_depth == 5
+
+
+def test_what_oneflows_compiler_has_says_what_is_here():
+    graph = Evaluates(made().eval())
+    with pytest.raises(AttributeError, match=r"print\(graph\.program\)"):
+        graph._filter_states()
+    with pytest.raises(NotPorted, match="runtime_state_dict"):
+        Graph(enable_get_runtime_state_dict=True)
 
 
 @pytest.mark.parametrize("arguments", [(0, 0, False), (False,), (), (-1,)])

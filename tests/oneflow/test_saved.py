@@ -286,6 +286,14 @@ def test_a_file_in_place_of_the_directory_is_left(tmp_path):
     assert (tmp_path / "x").read_text() == "mine"
 
 
+def test_an_empty_file_and_an_older_checkpoint_are_replaced(tmp_path):
+    (tmp_path / "x").touch()
+    for value in (1, 2):
+        save({"x": value}, tmp_path / "x")
+        assert (tmp_path / "x").is_file()
+        assert load(tmp_path / "x") == {"x": value}
+
+
 def test_a_graph_comes_back(tmp_path):
     net = nn.Linear(2, 1)
     step = tg.train_step(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1))

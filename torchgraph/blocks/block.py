@@ -233,7 +233,7 @@ class GraphModule(GraphBlock):
 
     @property
     def _debug(self) -> bool:  # OneFlow's tests read this name
-        return self.debug_options.v_level >= 0
+        return self.debug_options.level() >= 0
 
     def __repr__(self) -> str:
         return self.tree.block_text(self.path)

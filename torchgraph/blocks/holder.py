@@ -159,13 +159,11 @@ class ModuleHolder(Itself):
     def __getattr__(self, name: str) -> Any:
         module = vars(self).get("_modules", {}).get(name)
         if module is None:
-            if not self._is_initialized():
-                raise GraphNotInitialized(
-                    f"{type(self).__name__}.{name} is read before super().__init__()."
-                )
             if "_own_names" not in vars(self):
+                what = " is used" if name.startswith("_") else f".{name} is read"
+                ended = " has ended" if self._is_initialized() else ""
                 raise GraphNotInitialized(
-                    f"{type(self).__name__}.{name} is read before super().__init__() has ended."
+                    f"{type(self).__name__}{what} before super().__init__(){ended}."
                 )
             raise missing(self, name, vars(self)["_modules"], vars(self)["_bare"])
         own = vars(self)

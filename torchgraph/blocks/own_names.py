@@ -17,6 +17,7 @@ _OF_A_MODULE = "graph.model.{name}(...): it is a method of the modules."
 _BY_THE_CALL = "call the Graph: the first calls record and compile."
 _SHARED = "nothing is to be done: Graphs over the same modules share their state."
 _PROGRAM = "print(graph.program)"
+_INSIDE = "it is part of OneFlow's compiler: print(graph.program) shows the program here."
 _STATE = "graph.state_dict() and graph.load_state_dict(state) save and load all of it."
 _MODES = ("train", "eval")
 _METHODS = (
@@ -41,6 +42,10 @@ WAYS_OUT: dict[str, str] = {
     **dict.fromkeys(("runtime_state_dict", "load_runtime_state_dict"), _STATE),
     "enable_save_runtime_state_dict": _STATE,
     **dict.fromkeys(("_graph_proto", "_full_graph_proto", "_compiled_graph_proto"), _PROGRAM),
+    **dict.fromkeys(("_forward_job_proto", "_full_job_proto", "_compiled_job_proto"), _PROGRAM),
+    **dict.fromkeys(("_filter_states", "_create_states_builder"), _INSIDE),
+    **dict.fromkeys(("_generate_config_proto", "_variables_conf", "_c_nn_graph"), _INSIDE),
+    **dict.fromkeys(("_mark_variable_gradients", "_session", "_job_id"), _INSIDE),
 }
 """What users of PyTorch and OneFlow look for, and where it is here."""
 

@@ -12,7 +12,7 @@ import torch
 from .._torch import pytree, tensor_hooks
 from .._torch.distributed.held import layout_of, local
 from .._torch.tensors import COMPILER_MARK
-from ..errors import UnsupportedInput
+from ..errors import BuildNotOverridden, UnsupportedInput
 from ..guards import Starts, starts_of_like
 from ..ir.aliasing import has_strides
 from ..ir.program import TensorMeta
@@ -98,12 +98,16 @@ def zeros_like(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     return own.args, own.kwargs
 
 
+class Hidden(inspect.Parameter):
+    """A parameter of `build` whose argument torchgraph passes itself: no error shows it."""
+
+
 class Inputs:
     """Binds calls of one `build`: all is part of the key, but for the order of its parameters."""
 
     def __init__(self, build: Callable[..., object], unread: Collection[str] | None = None) -> None:
         """``unread``: the parameters that it does not read, where that is known already."""
-        self.signature = inspect.signature(build)
+        self.signature = _signature_of(build)
         self.unread = (
             Unread.of(build, self.signature) if unread is None else Unread(self.signature, unread)
         )
@@ -111,6 +115,7 @@ class Inputs:
         parameters = self.signature.parameters.values()
         self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
         """``**batch`` is a dict, whose order `build` may go by."""
+        self._hidden = {one.name for one in parameters if isinstance(one, Hidden)}
         self._counts: set[int] = set()
         self._starts: Starts | None = None
         self._key: tuple[object, ...] = ()
@@ -135,13 +140,15 @@ class Inputs:
         try:
             return self.signature.bind(*args, **given)
         except TypeError as error:
-            known = [one for one in self.signature.parameters.values() if one.name != filled]
+            own = {filled, *self._hidden}
+            known = [one for name, one in self.signature.parameters.items() if name not in own]
+            shown = {name: value for name, value in kwargs.items() if name not in own}
             itself = f" (torchgraph fills {filled!r} itself)" if filled else ""
             said = str(error)
             more = self._also_missing(args, given, said) if "missing" in said else ""
             raise UnsupportedInput(
                 f"{self._name}: {said}{more}{itself}.",
-                fix=right(self._name, inspect.Signature(known), kwargs),
+                fix=right(self._name, inspect.Signature(known), shown),
                 falls_back=False,
             ) from None
 
@@ -209,6 +216,19 @@ class Inputs:
         self._tree, self._tree_key = tree, (tree, *known)
         apart = _apart(tensors, args, kwargs)
         return Call(tensors, self._tree_key, args, kwargs, memory, apart)
+
+
+def _signature_of(build: Callable[..., object]) -> inspect.Signature:
+    try:
+        return inspect.signature(build)
+    except ValueError:
+        if not inspect.ismethod(build):
+            raise
+        name = f"{type(build.__self__).__name__}.{build.__name__}"
+        raise BuildNotOverridden(
+            f"{name}() takes no argument, not even the Graph itself.",
+            fix=f"def {build.__name__}(self, ...)",
+        ) from None
 
 
 def _known_of(

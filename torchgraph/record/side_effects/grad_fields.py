@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -86,16 +87,18 @@ class GradFields:
             grad.__set__(tensor, value)
 
         def watching(cls: type[_HasGradients]) -> Callable[..., None]:
-            original: Callable[..., None] = cls.zero_grad
+            # As it stands in the class: under OneFlow's names it asks who calls.
+            method: Any = vars(cls)["zero_grad"]
 
             def zero_grad(owner: _HasGradients, *args: object, **kwargs: object) -> None:
+                original: Callable[..., None] = method.__get__(owner, type(owner))
                 if threading.get_ident() != here:
-                    original(owner, *args, **kwargs)
+                    original(*args, **kwargs)
                     return
                 unread = [p for p in _parameters_of(owner) if self._is_unread(p)]
                 dropping.append(owner)
                 try:
-                    original(owner, *args, **kwargs)
+                    original(*args, **kwargs)
                 finally:
                     dropping.pop()
                 self._cleared.update(id(p) for p in unread if gradient_of(p) is None)

@@ -24,3 +24,9 @@ def synchronize(device: Any = None) -> None:
     """OneFlow: ``cuda.synchronize``. With ``--cpu`` all is done already."""
     if not on_cpu.is_cuda_the_cpu():
         torch.cuda.synchronize(device)
+
+
+def wait() -> None:
+    """All of the GPU is done. OneFlow: ``_oneflow_internal.eager.Sync``."""
+    if torch.cuda.is_available():
+        synchronize()

@@ -6,12 +6,14 @@ One process has the whole of each tensor: there ``to_global`` moves it to the pl
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...._torch.distributed.held import is_dtensor
+from ....blocks.block import GraphBlock
 from ....distributed import words
 from ....distributed.errors import PlacementMismatch
 from ..errors import NotPorted
@@ -115,6 +117,8 @@ is_eager = property(lambda self: True)
 def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """OneFlow: ``tensor.to``, which takes a placement and sbp, too."""
     where, how = kwargs.pop("placement", None), kwargs.pop("sbp", None)
+    if _is_itself(args, torch.Tensor):
+        return self
     if args and isinstance(args[0], Placement):
         where, args = args[0], args[1:]
     if where is not None or how is not None:
@@ -125,7 +129,9 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def module_to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-    """OneFlow: ``module.to``."""
+    """OneFlow: ``module.to``; ``.to(nn.Module)`` is the module itself, as of a proxy."""
+    if _is_itself(args, nn.Module):
+        return self
     return nn.Module.to(self, *map(on_cpu.meant, args), **_meant(kwargs))
 
 
@@ -137,6 +143,22 @@ def cuda(self: torch.Tensor, device: Any = None, **kwargs: Any) -> torch.Tensor:
 def module_cuda(self: nn.Module, device: Any = None) -> nn.Module:
     """OneFlow: ``module.cuda``."""
     return nn.Module.to(self, on_cpu.cuda(device))
+
+
+def _is_itself(args: tuple[Any, ...], kind: type) -> bool:
+    """Whether a class is asked for, as of the proxies of a Graph: that of the value itself.
+
+    Raises:
+        NotPorted: a block is asked for, which only proxies have.
+    """
+    if len(args) != 1 or not inspect.isclass(args[0]):
+        return False
+    if issubclass(args[0], GraphBlock):
+        raise NotPorted(
+            f"to({args[0].__name__}): in build modules are your own, which have no block.",
+            fix=f"graph.model.to({args[0].__name__}) outside of build.",
+        )
+    return issubclass(args[0], kind)
 
 
 def _meant(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,14 @@ import numpy
 import torch
 from torch import Tensor
 
+from ..devices import on_cpu
+
 
 def as_arrays(speaks: Callable[[], bool]) -> None:
     """Let ``numpy.ones(2) * tensor`` be an array, and ``Tensor(array)`` a copy.
 
     OneFlow's tensors have neither of the attributes by which torch's take NumPy's place, and its
-    constructor keeps no memory of an array's.
+    constructor keeps no memory of an array's, and takes a device.
 
     Args:
         speaks: whether the caller of the function that asks is code for OneFlow.
@@ -24,7 +26,10 @@ def as_arrays(speaks: Callable[[], bool]) -> None:
     known = Tensor.__new__
 
     def make(*args: Any, **kwargs: Any) -> Any:  # the class first; torch._dynamo has it so
+        where = kwargs.pop("device", None) if args[0] is torch.Tensor and speaks() else None
         found = known(*args, **kwargs)
+        if where is not None:  # torch's constructor takes the CPU alone
+            return found.to(on_cpu.meant(where))
         is_shared = len(args) == 2 and isinstance(args[1], (Tensor, numpy.ndarray))
         return found.clone() if is_shared and args[0] is torch.Tensor and speaks() else found
 

@@ -19,6 +19,11 @@ _STANDARD = str(Path(sysconfig.get_path("stdlib")))
 _INSTALLED = {"site-packages", "dist-packages"}
 _OURS = ("torch", "torchgraph")
 _CODE = "torchgraph.oneflow._port."
+_READ_FOR_OTHERS = (
+    *("torchgraph.blocks.proxy", "torchgraph.record.tape.watch"),
+    "torchgraph.record.side_effects.grad_fields",
+)
+"""Modules of ours that read an attribute for whoever asks a proxy, or a module in `build`."""
 _TAKES_A_NAME = {
     opcode.opmap[one]
     for one in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM", "IMPORT_STAR", "CALL_INTRINSIC_1")
@@ -29,7 +34,7 @@ _speaking: dict[str, bool] = {}
 _packages: set[str] = set()
 """Packages, and modules outside of any, of which a module is."""
 _acts_for_others: dict[str, bool] = {}
-"""By the name of a module: whether it is of Python's library or NumPy."""
+"""By the name of a module: whether it is of Python's library, NumPy, or reads for others."""
 _looked_at: dict[str, int] = {}
 """By the name of a module that is none: how many globals it had."""
 _scripts_speak = False
@@ -92,7 +97,8 @@ def _acts(name: str, frame: FrameType) -> bool:
     if known is None:
         top = name.partition(".")[0]
         is_of_python = top in sys.stdlib_module_names and _is_installed(_file(frame))
-        known = _acts_for_others[name] = top == "numpy" or is_of_python
+        reads = name in _READ_FOR_OTHERS
+        known = _acts_for_others[name] = top == "numpy" or is_of_python or reads
     return known
 
 

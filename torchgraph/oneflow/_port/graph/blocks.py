@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ...._torch.modules import buffers_of, parameters_of
 from ....blocks.block import BlockTree, GraphBlock, GraphModule, GraphTensor as TensorBlock
+from ....blocks.proxy import Proxy
 from ....distributed.words.process import get_world_size
 from ..errors import NotPorted
 
@@ -43,15 +44,28 @@ class GraphTensor(TensorBlock):
         return self._stage[1]
 
 
-class ProxyTensor:
+class ProxyTensor(Proxy):
     """A parameter or a buffer, read through a module of the Graph outside of `build`.
 
     ``.to(GraphTensor)`` is its block, ``.to(flow.Tensor)`` and ``.origin`` the live tensor. All
     else is the tensor's, and functions of torch take it as the tensor. OneFlow: ``ProxyTensor``.
     """
 
+    __slots__ = ()
+
     def __init__(self, block: GraphTensor) -> None:
-        self._block = block
+        object.__setattr__(self, "_torchgraph_block", block)
+        object.__setattr__(self, "_torchgraph_origin", block.origin)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """No tensor, as in OneFlow: functions of torch take it by `__torch_function__`."""
+        return ProxyTensor
+
+    @property
+    def _block(self) -> GraphTensor:
+        block: Any = self._torchgraph_block
+        return cast("GraphTensor", block)
 
     @property
     def origin(self) -> torch.Tensor:
@@ -90,6 +104,12 @@ class ProxyTensor:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.origin, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
 
     def _shallow_repr(self) -> str:
         tensor = self.origin

@@ -27,6 +27,17 @@ class Graph(Compiled):
 
     _child_init_cnt: ClassVar[Counter[str]] = Here._instances
 
+    def __init__(
+        self, *args: Any, enable_get_runtime_state_dict: bool = False, **debugging: Any
+    ) -> None:
+        """Begin. The arguments are those of `debug`, with ``debug_`` before their names.
+
+        Raises:
+            NotPorted: ``enable_get_runtime_state_dict=True``, of OneFlow 1.0.
+        """
+        super().__init__(*args, **debugging)
+        self.enable_save_runtime_state_dict(enable_get_runtime_state_dict)
+
     def add_optimizer(
         self,
         optim: Any,
@@ -90,6 +101,21 @@ class Graph(Compiled):
             mode, depth = depth, 2
         super().debug(level, ranks, depth, only_user_py_stack, op_repr_with_py_stack, mode)
 
+    @property
+    def _debug(self) -> bool:
+        """Whether this rank prints."""
+        return self._block_tree.debug().level() >= 0
+
+    @property
+    def _debug_max_v_level(self) -> int:
+        """The level up to which it prints; 0 where it prints nothing."""
+        return max(self._block_tree.debug().level(), 0)
+
+    @property
+    def _debug_max_py_stack_depth(self) -> int:
+        """How many lines of the stack are shown of an op."""
+        return self._block_tree.debug().max_py_stack_depth
+
     def state_dict(self, destination: Any = None) -> OrderedDict[str, Any]:
         """All state, in ``destination`` if that is given."""
         found = super().state_dict()
@@ -151,7 +177,11 @@ class Graph(Compiled):
             fix="flow.save(graph, directory) and flow.load(directory)",
         )
 
-    enable_save_runtime_state_dict = _own_runtime_state
+    def enable_save_runtime_state_dict(self, mode: bool = True) -> None:
+        """Raises `NotPorted`, unless it is False."""
+        if mode:
+            self._own_runtime_state()
+
     runtime_state_dict = _own_runtime_state
     load_runtime_state_dict = _own_runtime_state
     runtime_state_dict_to = _own_runtime_state

@@ -1,4 +1,4 @@
-"""The rows of the table: what each name of OneFlow 0.9 becomes.
+"""The rows of the table: what each name of OneFlow 0.9 and 1.0 becomes.
 
 A row is ``name,becomes,why``. ``name`` is the dotted name without ``oneflow.``; one that begins
 with ``Tensor.`` or ``nn.Module.`` is a member of those classes. ``becomes`` is
@@ -115,4 +115,6 @@ def not_ported(name: str) -> NotPortedName:
     last = name.rpartition(".")[2]
     near += [one for one in table() if one.rpartition(".")[2] == last and one not in near][:3]
     fix = f"near to it: {', '.join(f'oneflow.{one}' for one in near)}." if near else ""
-    return NotPortedName(f"oneflow.{name} is no name of OneFlow 0.9 that is known here.", fix=fix)
+    return NotPortedName(
+        f"oneflow.{name} is no name of OneFlow 0.9 or 1.0 that is known here.", fix=fix
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..errors import NotPorted
-from ..ops import activations
+from ..ops import activations, later
 
 
 class Softmax(nn.Softmax):
@@ -121,3 +121,10 @@ class QuickGELU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return activations.quick_gelu(x)
+
+
+class SquareReLU(nn.Module):
+    """``relu(x)`` squared. OneFlow: ``nn.SquareReLU``, of 1.0."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return later.square_relu(input)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 from collections.abc import Callable
 from typing import Any
 
+from .... import environment
 from ....distributed.words import env
 
 TestCase = unittest.TestCase
@@ -76,3 +78,12 @@ def device_num() -> int:
 def has_world_size() -> bool:
     """Whether the number of processes is known: yes."""
     return True
+
+
+def dataset_dir(sub_dir: str | None = None) -> str:
+    """A folder of test data. OneFlow: ``unittest.dataset_dir``.
+
+    It lies below the variable ONEFLOW_TEST_DATASET_DIR, ``/dataset`` where that is not set.
+    """
+    base = environment.oneflow_test_data()
+    return base if sub_dir is None else os.path.join(base, sub_dir)

@@ -9,9 +9,10 @@ from contextlib import nullcontext
 from typing import Any
 
 from ....graph import Graph
+from ....live.inputs import Hidden
 from .pipeline import Pipeline
 
-_GIVEN = "_records"
+_GIVEN = "_torchgraph_records"
 """The argument of `build` by which it gets the tensors that were read for a step."""
 
 _ASIDE = "What build reads is known after the first call: call the Graph once before."
@@ -73,8 +74,8 @@ def _given_records(build: Callable[..., Any]) -> Callable[..., Any]:
     """A `build` that is given what was read for it."""
 
     @functools.wraps(build)
-    def fed(self: Fed, *args: Any, _records: Any = None, **kwargs: Any) -> Any:
-        with self._pipeline.building(_records):
+    def fed(self: Fed, *args: Any, **kwargs: Any) -> Any:
+        with self._pipeline.building(kwargs.pop(_GIVEN, None)):
             return build(self, *args, **kwargs)
 
     signature = inspect.signature(build)
@@ -84,7 +85,7 @@ def _given_records(build: Callable[..., Any]) -> Callable[..., Any]:
         if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
         else []
     )
-    own = inspect.Parameter(_GIVEN, inspect.Parameter.KEYWORD_ONLY, default=None)
+    own = Hidden(_GIVEN, inspect.Parameter.KEYWORD_ONLY, default=None)
     before = parameters[: len(parameters) - len(last)]
     fed.__signature__ = signature.replace(parameters=[*before, own, *last])  # type: ignore[attr-defined]
     return fed

@@ -19,6 +19,8 @@ STATE = "state.safetensors"
 MANIFEST = "manifest.json"
 """Ours: a Graph."""
 
+START = 64
+"""Bytes of a file that say what it is."""
 _TORCH_BEFORE_1_6 = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
@@ -49,6 +51,12 @@ def of_file(start: bytes) -> str:
     if start.startswith((b"PK\x03\x04", _TORCH_BEFORE_1_6)):
         return "torch"
     return "oneflow" if start[:1] == b"\x80" else "torchgraph"
+
+
+def may_be_replaced(start: bytes) -> bool:
+    """Whether a file is empty, or a checkpoint of OneFlow's or torchgraph's, by how it starts."""
+    is_ours = start[8:].startswith(b'{"__metadata__"')
+    return not start or is_ours or of_file(start) == "oneflow"
 
 
 def forget(directory: str, name: str) -> None:

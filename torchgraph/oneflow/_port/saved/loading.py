@@ -11,12 +11,9 @@ from ....artifact.saving import path_of
 from ....errors import InvalidOption
 from ....saved import load as load_own
 from . import reading
-from .forms import MANIFEST, STATE, of_file
+from .forms import MANIFEST, START, STATE, of_file
 from .places import moved, target_of
 from .ranks import chosen, sent
-
-_START = 64
-"""Bytes of a file that say what it is."""
 
 
 def load(
@@ -61,7 +58,7 @@ def _found(place: str) -> Any:
             return load_own(os.path.join(place, STATE))
         return load_own(place) if form == MANIFEST else reading.directory_at(place)
     with opened(place) as file:
-        kind = of_file(file.read(_START))
+        kind = of_file(file.read(START))
     if kind == "oneflow":
         return reading.file_at(place)
     if kind == "torch":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ....artifact.files import refused
+from ....artifact.files import opened, refused
 from ....artifact.saving import path_of
 from ....blocks.holder import ModuleHolder
 from ....distributed.words.process import get_rank
@@ -13,7 +13,7 @@ from ....errors import InvalidOption
 from ....options.checking import shown
 from ....saved import LoadedGraph, save as save_own
 from .checkpoint import save_checkpoint
-from .forms import PICKLED, STATE, forget
+from .forms import PICKLED, START, STATE, forget, may_be_replaced
 from .ranks import chosen, whole
 
 
@@ -31,8 +31,9 @@ def save(
     in OneFlow 0.9, with the one file ``state.safetensors`` in it, which `torchgraph.save` writes:
     plain values come back as they are, and a kill leaves the old file or the new one. The directory
     may be there, and those above it are made. A ``pickled_data`` of OneFlow's in it is removed: it
-    is the checkpoint before this one. OneFlow does not read it; `save_checkpoint` writes what
-    OneFlow reads. A Graph becomes a directory as `torchgraph.save` makes it.
+    is the checkpoint before this one. Where a file is at ``path`` that is empty or a checkpoint, as
+    OneFlow 1.0 writes them, that file is replaced. OneFlow does not read either; `save_checkpoint`
+    writes what OneFlow reads. A Graph becomes a directory as `torchgraph.save` makes it.
 
     Args:
         global_dst_rank: where there are several ranks, the one that writes; all call it, and
@@ -42,7 +43,7 @@ def save(
 
     Raises:
         NotSavable: names what is neither a tensor nor a plain value. Nothing is written.
-        CheckpointFileError: no room, no right, or a file is at ``path``.
+        CheckpointFileError: no room, no right, or another file is at ``path``.
         InvalidOption: no path, or no rank.
     """
     place = path_of(path)
@@ -69,9 +70,20 @@ def save(
 
 
 def _save_state(state: Any, place: str) -> None:
+    if _is_to_be_a_file(place):
+        save_own(state, place)
+        return
     try:
         os.makedirs(place, exist_ok=True)
     except OSError as error:
         raise refused("written", place, error) from error
     save_own(state, os.path.join(place, STATE))
     forget(place, PICKLED)
+
+
+def _is_to_be_a_file(place: str) -> bool:
+    """Whether a file is there that may be replaced, rather than a directory or nothing."""
+    if not os.path.isfile(place):
+        return False
+    with opened(place) as file:
+        return may_be_replaced(file.read(START))

@@ -54,6 +54,19 @@ class LambdaLR(LRScheduler):
                 vars(function).update(state)
 
 
+class MultiplicativeLR(LambdaLR):
+    """The rate before, by what a function says of the step; of releases after 0.9."""
+
+    def step(self) -> None:
+        """Go on to the next step and set its rates."""
+        self.last_step += 1
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        if self.last_step > 0:
+            pairs = zip(rates, self.lr_lambdas, strict=True)
+            rates = [rate * function(self.last_step) for rate, function in pairs]
+        self.update_lrs(rates)
+
+
 class _OfOthers(LRScheduler):
     def _hold(self, schedulers: Sequence[LRScheduler]) -> None:
         vars(self)[INNER_SCHEDULERS] = list(schedulers)  # where a Graph looks for them
