@@ -117,8 +117,7 @@ class _Taking:
         for _, leaf in step.tensors():
             recorder.undo.foreign(leaf.value)
         self._escapes = Escapes(self._recorder, self._trail)
-        tensors, trains = (leaf.value for leaf in step.leaves), bool(step.optimizers)
-        self._autocast = Autocast(options.autocast, tensors, trains=trains)
+        self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         held = tensor_hooks([leaf.value for _, leaf in step.tensors()])  # C alone holds them
