@@ -35,7 +35,7 @@ from .history import with_history
 from .inputs import Inputs
 from .ops.escapes import Escapes
 from .ops.recorder import Recorder
-from .ops.refusals import no_cond, readable_errors
+from .ops.refusals import no_cond, no_gradient_buffers, readable_errors
 from .ops.undo import taken_back
 from .own_update import OwnUpdate
 from .reads.names import NameWatch
@@ -272,7 +272,9 @@ class _Taking:
     def _guarded(self) -> Iterator[None]:
         watching = self.own_update.watching(self._unscale, observed=self.observed)
         no_conditions = no_cond(self._trail, self._recorder.refuse)
-        with self._autocast.forward(), watching, no_conditions, self._gradients.standing_in():
+        no_buffers = no_gradient_buffers(self._trail, self._recorder.refuse)
+        gradients = self._gradients.standing_in()
+        with self._autocast.forward(), watching, no_conditions, no_buffers, gradients:
             yield
 
     @property

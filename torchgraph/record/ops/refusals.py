@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from ..._torch import OpOverload, schema_of
-from ..._torch.listening import not_listening
+from ..._torch.listening import is_listening, not_listening
 from ...collection import afresh
 from ...errors import (
     DataDependent,
@@ -225,6 +225,34 @@ def no_cond(trail: Trail, refuse: Callable[[NoProgram], None]) -> AbstractContex
             return original(*args, **kwargs)
 
     return mock.patch.object(torch, "cond", cond)
+
+
+def no_gradient_buffers(
+    trail: Trail, refuse: Callable[[NoProgram], None]
+) -> AbstractContextManager[object]:
+    """Refuse ``ctx.input_grad_buffers`` (torch 2.15), the sums that the engine is at.
+
+    It gives none that anybody else holds, and a recording holds all tensors: a ``backward`` that
+    asks would take its other way, which rounds otherwise.
+    """
+    context = torch.autograd.function.FunctionCtx
+    original = vars(context).get("input_grad_buffers")
+    if original is None:
+        return contextlib.nullcontext()
+
+    def read(asked: object) -> object:
+        if is_listening():
+            refuse(
+                NoProgram(
+                    "a backward() of an autograd.Function asks for ctx.input_grad_buffers, the "
+                    "engine's own sums, which are not there while a step is recorded.",
+                    where=trail.line,
+                    fix="return the gradient, which the engine adds.",
+                )
+            )
+        return original.__get__(asked)
+
+    return mock.patch.object(context, "input_grad_buffers", property(read))
 
 
 @contextlib.contextmanager
