@@ -109,6 +109,20 @@ class UnknownFunctionWarning(GraphWarning):
     )
 
 
+class OutdatedCasts(GraphWarning):
+    """``with torch.autocast("cpu", torch.bfloat16):`` around several calls of a step that trains.
+
+    In eager all of them compute with the copies of the weights that the first one casts, and the
+    loss stays as it is. The step casts anew in each call: its numbers are those of eager with each
+    call in a block of its own.
+    """
+
+    fix: ClassVar[str] = (
+        "put each call, or the forward part of the step, in a block of its own; then eager does "
+        "the same. torch.autocast(..., cache_enabled=False) has eager cast at each use."
+    )
+
+
 class PaddingWarning(GraphWarning):
     """``if len(x) == 1:`` in ``build`` with ``set_shape_buckets(0, [8])``: it is not padded."""
 

@@ -23,6 +23,7 @@ from .categories import (
     MovingConstant as MovingConstant,
     MovingValue as MovingValue,
     NotRepeatedWarning as NotRepeatedWarning,
+    OutdatedCasts as OutdatedCasts,
     PaddingWarning as PaddingWarning,
     SlowGuardsWarning as SlowGuardsWarning,
     UnknownFunctionWarning as UnknownFunctionWarning,

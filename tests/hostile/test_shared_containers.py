@@ -54,7 +54,7 @@ def trains(
     def told():
         return [tells(optimizer), [group["lr"] for group in optimizer.param_groups]]
 
-    before = {number: scheduler.step for number in range(1, 9)}
+    before = dict.fromkeys(range(1, 9), scheduler.step)
     return Play(Update(build, model, optimizer), [model, told], before, singles(9))
 
 
@@ -227,7 +227,7 @@ def a_group_of_another_optimizer():
     def told():
         return other.param_groups[0]["other"] is one.param_groups[0], one.param_groups[0]["lr"]
 
-    before = {number: scheduler.step for number in range(1, 9)}
+    before = dict.fromkeys(range(1, 9), scheduler.step)
     return Play(step, [model, told], before, singles(9))
 
 

@@ -348,6 +348,22 @@ def below_autograd() -> contextlib.AbstractContextManager[None]:
     return torch._C._AutoDispatchBelowAutograd()
 
 
+def below_autocast() -> contextlib.AbstractContextManager[None]:
+    """Run ops below the dispatch keys of autograd and of an autocast that is on."""
+    return torch._C._ExcludeDispatchKeyGuard(_ABOVE_DEVICES)
+
+
+def _above_devices() -> torch._C.DispatchKeySet:
+    with torch._C._AutoDispatchBelowAutograd():
+        found = torch._C._dispatch_tls_local_exclude_set()
+    for name in ("AutocastCPU", "AutocastCUDA"):
+        found = found | torch._C.DispatchKeySet(torch._C._dispatch_key_parse(name))
+    return found
+
+
+_ABOVE_DEVICES = _above_devices()
+
+
 _HOOKS_OF_TENSORS = (
     torch.Tensor._backward_hooks.__get__,  # type: ignore[union-attr]  # C properties
     torch.Tensor._post_accumulate_grad_hooks.__get__,  # type: ignore[attr-defined,misc]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .._torch.surroundings import casts_stay
 from ..collection import afresh
 from ..effects.side_effects import Assigned
 from ..errors import (
@@ -183,7 +182,6 @@ class Recordings:
             raise afresh(error) from None
         self._stay_eager(known, Reason.ARGUMENTS, error.reason)
 
-    @casts_stay()
     def learn(self, taken: Taken) -> None:
         """Make a program of a call, or confirm one by it."""
         if taken.recorded_call is not None and taken.outcome.stepped:

@@ -35,7 +35,7 @@ from .history import with_history
 from .inputs import Inputs
 from .ops.escapes import Escapes
 from .ops.recorder import Recorder
-from .ops.refusals import readable_errors
+from .ops.refusals import no_gradient_buffers, readable_errors
 from .ops.undo import taken_back
 from .ops.unheard import Versions
 from .own_update import OwnUpdate
@@ -119,8 +119,7 @@ class _Taking:
         for _, leaf in step.tensors():
             recorder.undo.foreign(leaf.value)
         self._escapes = Escapes(self._recorder, self._trail)
-        tensors, trains = (leaf.value for leaf in step.leaves), bool(step.optimizers)
-        self._autocast = Autocast(options.autocast, tensors, trains=trains)
+        self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         held = tensor_hooks([leaf.value for _, leaf in step.tensors()])  # C alone holds them
@@ -278,7 +277,9 @@ class _Taking:
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         watching = self.own_update.watching(self._unscale, observed=self.observed)
-        with self._autocast.forward(), watching, self._gradients.standing_in():
+        no_buffers = no_gradient_buffers(self._trail, self._recorder.refuse)
+        gradients = self._gradients.standing_in()
+        with self._autocast.forward(), watching, no_buffers, gradients:
             yield
 
     @property

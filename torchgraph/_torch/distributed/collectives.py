@@ -155,6 +155,12 @@ def is_wait(op: Any) -> bool:
     return getattr(op, "namespace", "") == "_c10d_functional" and "wait_tensor" in op.name()
 
 
+def waits_for_lists() -> list[Any]:
+    """The op that waits for several tensors, where torch has it (from 2.15 on)."""
+    found = getattr(torch.ops._c10d_functional, "wait_tensors", None)  # fakes are not needed
+    return [] if found is None else [found.default]
+
+
 def writes_argument(op: Any) -> bool:
     """True for a functional collective that works in the memory of its argument."""
     return bool(op._schema.is_mutable)

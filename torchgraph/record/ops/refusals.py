@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..._torch import OpOverload, schema_of
+from ..._torch.listening import is_listening
 from ..._torch.names import patched
 from ...collection import afresh
 from ...errors import (
@@ -220,6 +221,34 @@ def made_sparse(layout: torch.layout, line: SourceLine | None) -> NoProgram:
         where=line,
         fix="use nn.Embedding(sparse=False), or to_dense().",
     )
+
+
+def no_gradient_buffers(
+    trail: Trail, refuse: Callable[[NoProgram], None]
+) -> contextlib.AbstractContextManager[object]:
+    """Refuse ``ctx.input_grad_buffers`` (torch 2.15), the sums that the engine is at.
+
+    It gives none that anybody else holds, and a recording holds all tensors: a ``backward`` that
+    asks would take its other way, which rounds otherwise.
+    """
+    context = torch.autograd.function.FunctionCtx
+    original = vars(context).get("input_grad_buffers")
+    if original is None:
+        return contextlib.nullcontext()
+
+    def read(asked: object) -> object:
+        if is_listening():
+            refuse(
+                NoProgram(
+                    "a backward() of an autograd.Function asks for ctx.input_grad_buffers, the "
+                    "engine's own sums, which are not there while a step is recorded.",
+                    where=trail.line,
+                    fix="return the gradient, which the engine adds.",
+                )
+            )
+        return original.__get__(asked)
+
+    return patched(context, "input_grad_buffers", property(read))
 
 
 @contextlib.contextmanager
