@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .._torch.surroundings import casts_stay, unfollowed
+from .._torch.kept_casts import casting_anew
+from .._torch.surroundings import unfollowed
 from ..errors import NoProgram
 from ..ir.program import Role
 from ..live.inputs import Call, zeros_like
@@ -76,7 +77,7 @@ def _numbers(outs: Outs) -> Iterator[int]:
             yield from _numbers(one)
 
 
-@casts_stay()
+@casting_anew()
 def dry_confirmed(programs: Programs, call: Call, *, of_zeros: bool) -> Replay:
     """A program for a call, made of one dry run and confirmed by another; it is not cached.
 
