@@ -131,7 +131,8 @@ def _fill_free_memory(like: list[torch.Tensor], fill: int) -> None:
 def _moved(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides that begins an element further on in its memory."""
     if not has_strides(tensor) or not tensor.numel() or tensor.is_conj() or tensor.is_neg():
-        return copied(tensor)
+        plain: torch.Tensor = copied(tensor)
+        return plain
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     held = torch.empty(last + 2, dtype=tensor.dtype, device=tensor.device)
     made: torch.Tensor = held.as_strided(tensor.shape, tensor.stride(), 1)
