@@ -242,6 +242,32 @@ def test_arguments_that_share_what_is_written_stay_in_eager(name):
     assert same(got, Play(part).run())
 
 
+class Refused(ValueError):
+    """What an op of the user's raises."""
+
+
+@torch.library.custom_op("torchgraph_writing::halves", mutates_args=("y",))
+def halves(y: Tensor, limit: Tensor) -> None:
+    y.mul_(0.5)
+    if limit.sum() > 50:
+        raise Refused("after a write")
+    y.add_(1)
+
+
+def test_an_op_that_raises_after_a_write_leaves_what_eager_leaves():
+    found = []
+    for backend in ("aten", None):
+        play = Play(then(lambda m, x: ops.halves(m.mean, x), mean), backend)
+        for number in range(7):
+            if number in (1, 4):
+                with pytest.raises(Refused, match="after a write"):
+                    play.step(torch.full((2, 3), 99.0))
+            else:
+                play.step(torch.full((2, 3), float(number)))
+            found.append(snapshot(play.model, play.optimizer))
+    assert same(found[:7], found[7:])
+
+
 class Holds(tg.Graph):
     def __init__(self):
         super().__init__()

@@ -33,6 +33,8 @@ _FILLS = (0x7F, 0x00, 0xFF)
 """Bytes that free memory is filled with: large numbers, zeros, NaN."""
 _BLOCKS = 16
 """Blocks of each size that are filled: the allocator hands one of them out next."""
+_MOST = 2**26
+"""Bytes of the blocks of one size."""
 AGAIN = "gives other bits when it is called again with the same arguments"
 ELSEWHERE = "gives other bits where the same arguments lie elsewhere in memory"
 
@@ -119,15 +121,20 @@ def _repeats(
 def _fill_free_memory(like: list[torch.Tensor], fill: int) -> None:
     blocks = []
     for tensor in like:
-        for _ in range(_BLOCKS if has_strides(tensor) else 0):
+        count = min(_BLOCKS, _MOST // max(tensor.nbytes, 1)) if has_strides(tensor) else 0
+        for _ in range(count):
             blocks.append(torch.empty_like(tensor))
-            blocks[-1].untyped_storage().fill_(fill)
+            memory: Any = blocks[-1].untyped_storage()
+            memory.fill_(fill)
 
 
 def _moved(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides that begins an element further on in its memory."""
     if not has_strides(tensor) or not tensor.numel() or tensor.is_conj() or tensor.is_neg():
-        return copied(tensor)
+        plain: torch.Tensor = copied(tensor)
+        return plain
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     held = torch.empty(last + 2, dtype=tensor.dtype, device=tensor.device)
-    return held.as_strided(tensor.shape, tensor.stride(), 1).copy_(tensor)
+    made: torch.Tensor = held.as_strided(tensor.shape, tensor.stride(), 1)
+    made.copy_(tensor)
+    return made

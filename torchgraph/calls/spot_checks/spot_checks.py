@@ -246,6 +246,7 @@ class SpotChecker:
             who, fault = "Compiled code", f"{BY_ATEN} {blame(self._live.options, wrong.odd)}"
         else:
             why = f"in a later call its program did not compute what eager does: {wrong.what}"
+            why = why if wrong.odd is None else str(wrong.odd)
             self._recordings.distrust(self._programs.key(call), replay, why)
             who = "A program"
             told = wrong.odd is not None or not wrong.as_recorded

@@ -61,7 +61,7 @@ def _split(graph: fx.Graph, node: fx.Node, form: Form, mode: FakeTensorMode) -> 
 
 def _results(node: fx.Node, form: Form) -> list[tuple[fx.Node | None, Any]]:
     """The op's own results: the recorded node of each, if any, and its fake value."""
-    value = node.meta.get("val")
+    value: Any = node.meta.get("val")
     if len(schema_of(form.writing).returns) == 1:
         return [(node, value)] if form.results else []
     parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
