@@ -17,7 +17,7 @@ from ...errors import SourceLine
 from ...guards import ABSENT
 from ...guards.aspects import count, elements, is_buffer, is_container, look, own
 from ...guards.names import By, of_class
-from ...objects import is_gone
+from ...objects import is_a, is_gone
 from ..chains.chains import MADE, Chain, ChainStep, Constant, Root, SuperOf, Use, Within
 from ..chains.inside import keyed, values_in, within
 from ..chains.referents import (
