@@ -200,7 +200,7 @@ def _sweep(optimizer: torch.optim.Optimizer, around: Collection[int] = ()) -> No
                 pending.append(value)
 
 
-def _holds_number(value: object) -> bool:
+def _holds_number(value: Any) -> bool:
     if issubclass(type(value), (list, tuple)):
         return any(map(_holds_number, value))
     if type(value) is dict:
