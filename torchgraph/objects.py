@@ -19,6 +19,7 @@ from torch import nn
 
 from ._torch import OpOverload, TorchDispatchMode, schema_of, storage_id
 from ._torch.listening import not_listening
+from ._torch.modules import children_of
 from .random_state import RandomState
 
 _Kind = TypeVar("_Kind")
@@ -111,7 +112,7 @@ def _line(text: str) -> str:
 def _is_torchs(module: nn.Module) -> bool:
     """True where no code of the user's runs for it: what is parametrized computes to be read."""
     function = getattr(type(module), "extra_repr", None)
-    own = "extra_repr" in vars(module) or "parametrizations" in vars(module).get("_modules", ())
+    own = "extra_repr" in vars(module) or "parametrizations" in children_of(module)
     return not own and str(getattr(function, "__module__", "")).startswith("torch.nn.")
 
 
@@ -136,7 +137,7 @@ def modules_in(module: nn.Module, met: set[int] | None = None) -> Iterator[nn.Mo
         return
     met.add(id(module))
     yield module
-    for child in vars(module).get("_modules", {}).values():
+    for child in children_of(module).values():
         if child is not None:
             yield from modules_in(child, met)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from .._torch.modules import buffers_of, children_of, parameters_of
 from ..ir.program import TensorMeta
 from ..objects import extra_of
 
@@ -114,16 +115,14 @@ class ModuleForest:
             return
         self._modules[id(module)] = path
         self.entries[path] = entry
-        held = vars(module)  # its own methods may be the user's
-        entry.parameters = self._tensor_entries(path, held["_parameters"])
-        entry.buffers = self._tensor_entries(path, held["_buffers"])
-        for name, child in held["_modules"].items():
+        # Not by its own methods, which may be the user's.
+        entry.parameters = self._tensor_entries(path, parameters_of(module))
+        entry.buffers = self._tensor_entries(path, buffers_of(module))
+        for name, child in children_of(module).items():
             if child is not None:
                 self._add(f"{path}.{name}", child, entry.children)
 
-    def _tensor_entries(
-        self, path: str, held: Mapping[str, torch.Tensor | None]
-    ) -> list[TensorEntry]:
+    def _tensor_entries(self, path: str, held: Mapping[str, Any]) -> list[TensorEntry]:
         entries = []
         for name, tensor in held.items():
             if tensor is None:

@@ -22,7 +22,7 @@ from .. import _extension
 from .._torch.modules import buffers_of, children_of, parameters_of
 from ..errors import GradPresent
 from ..ir.program import Role, TensorMeta
-from ..objects import in_words
+from ..objects import in_words, is_a
 from .checks import Attributes, Hooks, Instances, Members, Read, same_value
 from .classes import Classes
 from .compiled import CompiledChecks
@@ -315,7 +315,7 @@ class Guards:
 
 
 def _described(value: object) -> str:
-    if issubclass(type(value), torch.Tensor):
+    if is_a(value, torch.Tensor):
         return str(TensorMeta.of(value))
     return in_words(value, _SHOWN)
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 import torch
 
 from ..errors import InvalidOption, UnknownName
-from ..objects import is_plain
+from ..objects import is_a, is_plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -207,7 +207,7 @@ def either(options: Sequence[str]) -> str:
 
 def shown(value: object) -> str:
     """A value in a message: plain ones as they are, a class as such, others by their kind."""
-    if issubclass(type(value), type):
+    if is_a(value, type):
         return f"the class {value.__name__}"
     is_short = issubclass(type(value), (*_SELF_EVIDENT, bytes, torch.dtype)) or _is_short(value)
     if not is_short or not is_plain(value):

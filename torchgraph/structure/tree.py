@@ -116,7 +116,7 @@ class Apart:
             return self._slot(value, path)
         kind = kind_of(type(value))
         if kind is None:
-            moves = self._numbers and is_a(value, SYMBOLS)
+            moves = self._numbers and issubclass(type(value), SYMBOLS)
             return self._slot(value, path) if moves else value
         again = self._made.get(id(value))
         if again is not None:

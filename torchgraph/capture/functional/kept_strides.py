@@ -87,7 +87,8 @@ def _split_out(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode, outs: list[
     if functional is None or len(outs) != 1:
         raise LostWrite(f"{op} writes what is not contiguous")
     kwargs = {key: value for key, value in node.kwargs.items() if value is not outs[0]}
-    value, written = value_of(mode, functional, node.args, kwargs), outs[0].meta["val"]
+    value: Any = value_of(mode, functional, node.args, kwargs)
+    written: torch.Tensor = outs[0].meta["val"]
     alike = value.shape == written.shape and steps(value) == steps(written)
     if not alike and (value.shape != written.shape or name_of(node) not in _EXACT):
         raise LostWrite(f"{op} writes what lies otherwise than its result would")
