@@ -29,8 +29,9 @@ class Own(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
-                rate = self.rate(self, parameter, group)
-                parameter.add_(parameter.grad, alpha=-rate)
+                if parameter.grad is not None:
+                    rate = self.rate(self, parameter, group)
+                    parameter.add_(parameter.grad, alpha=-rate)
 
 
 def trains(
@@ -54,7 +55,7 @@ def trains(
     def told():
         return [tells(optimizer), [group["lr"] for group in optimizer.param_groups]]
 
-    before = {number: scheduler.step for number in range(1, 9)}
+    before = dict.fromkeys(range(1, 9), scheduler.step)
     return Play(Update(build, model, optimizer), [model, told], before, singles(9))
 
 
@@ -227,7 +228,7 @@ def a_group_of_another_optimizer():
     def told():
         return other.param_groups[0]["other"] is one.param_groups[0], one.param_groups[0]["lr"]
 
-    before = {number: scheduler.step for number in range(1, 9)}
+    before = dict.fromkeys(range(1, 9), scheduler.step)
     return Play(step, [model, told], before, singles(9))
 
 
