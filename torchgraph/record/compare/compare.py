@@ -37,6 +37,7 @@ def difference(old: Outcome, new: Outcome) -> Difference | None:
     """The first difference of ``new`` from ``old``; None when they are equal."""
     for part in (
         _flags,
+        _optimizers,
         _inputs,
         _attributes,
         _assigned,
@@ -69,6 +70,17 @@ def _cause(old: Outcome, new: Outcome) -> str:
 def _flags(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if what := new.step.flags.unlike(old.step.flags):
         yield Difference(Reason.TRAINS, what)
+
+
+def _optimizers(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    before, now = old.step.optimizers, new.step.optimizers
+    known = set(map(id, before))
+    come = next((type(one).__name__ for one in now if id(one) not in known), "")
+    if come:
+        what = f"it has a new optimizer ({come}): make it once, and not in each step"
+        yield Difference(Reason.STRUCTURE, what)
+    elif len(before) != len(now):
+        yield Difference(Reason.STRUCTURE, "it has fewer optimizers than before")
 
 
 def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
