@@ -29,8 +29,9 @@ class Own(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
-                rate = self.rate(self, parameter, group)
-                parameter.add_(parameter.grad, alpha=-rate)
+                if parameter.grad is not None:
+                    rate = self.rate(self, parameter, group)
+                    parameter.add_(parameter.grad, alpha=-rate)
 
 
 def trains(

@@ -173,7 +173,7 @@ def a_model_that_grows_in_its_first_call():
     return Play(step._replace(build=build, model=net, optimizer=optimizer), [net], {}, singles(9))
 
 
-@case
+@case(forms="step", least=3)
 def a_group_that_the_optimizer_itself_adds():
     def rate(self, p, group):
         if len(self.param_groups) == 1:

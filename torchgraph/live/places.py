@@ -66,7 +66,7 @@ def with_items(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
     """A tuple of the same class and with the same attributes, but these items."""
     if type(like) is tuple:
         return tuple(items)
-    made: Any = tuple.__new__(type(like), items)
+    made: tuple[Any, ...] = tuple.__new__(type(like), items)
     if hasattr(like, "__dict__"):
         vars(made).update(vars(like))
     return made

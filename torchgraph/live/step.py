@@ -333,8 +333,10 @@ class Step:
     def object_keys(self) -> Iterator[tuple[str, object]]:
         """(name, key) of the other objects of optimizers: equal for the same object or method."""
         for fqn, value in self.objects:
-            bound = isinstance(value, MethodType)  # Python makes another for each look at it
-            yield fqn, (id(value.__self__), value.__func__) if bound else id(value)
+            if isinstance(value, MethodType):  # Python makes another for each look at it
+                yield fqn, (id(value.__self__), value.__func__)
+            else:
+                yield fqn, id(value)
 
     def scaler_reads(self) -> Iterator[tuple[str, object, str, object]]:
         """The tensors of a GradScaler, as attributes that must stay the same objects."""
