@@ -287,7 +287,7 @@ def _():
 
 @raised("NotCompiled")
 def _():
-    Eval(nn.Linear(1, 1)).report()
+    Eval(nn.Linear(1, 1)).program  # noqa: B018
 
 
 class Wrong(Pass):

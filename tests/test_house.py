@@ -35,6 +35,8 @@ FLOORS = (
         "environment",
         "errors",
         "lines",
+        "objects",
+        "random_state",
         "reasons",
     },
     {"artifact", "distributed", "library", "options"},

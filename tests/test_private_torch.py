@@ -32,7 +32,7 @@ OF_PYTHON = frozenset({"_fields", "_make", "_replace", "_reconstruct"}) | {
     name
     for module, name in (
         *((ctypes, "_SimpleCData"), (dis, "_parse_exception_table")),
-        *((os, "_exit"), (sys, "_getframe")),
+        *((os, "_exit"), (sys, "_getframe"), (sys, "_current_frames")),
     )
 }
 """Of named tuples, of pickles of NumPy and of Python's modules."""

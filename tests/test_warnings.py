@@ -22,7 +22,7 @@ def test_warnings_are_one_family():
     assert found == {
         "AttributeReadAndWritten", "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning",
         "ConfirmWarning", "EagerWarning", "ExportWarning", "GraphWarning", "MemoryBudgetWarning",
-        "MovingConstant", "MovingValue", "NotRepeatedWarning", "PaddingWarning",
+        "MovingConstant", "MovingValue", "NotRepeatedWarning", "OutdatedCasts", "PaddingWarning",
         "SlowGuardsWarning", "UnknownFunctionWarning", "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)

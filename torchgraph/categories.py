@@ -27,8 +27,10 @@ class ConfirmWarning(GraphWarning):
     """A program comes to another result than eager, and is not used any more.
 
     It is a fault of torchgraph, of a pass that you have inserted, of the compiler, or something
-    that the step reads has changed unnoticed. A later call than the first ones was looked at, and
-    the warning says how many calls before it may be wrong: see `config.set_look_again`.
+    that the step reads has changed unnoticed; or an op gives other bits each time that it is called
+    with the same arguments, in eager too, and the warning names it. Where a later call than the
+    first ones was looked at, it says how many calls before it may be wrong: see
+    `config.set_look_again`.
     """
 
 
@@ -104,6 +106,20 @@ class UnknownFunctionWarning(GraphWarning):
     fix: ClassVar[str] = (
         "where it computes the same from the same, say so: tg.pure(function); else call it outside "
         "of the step, and pass what it gives."
+    )
+
+
+class OutdatedCasts(GraphWarning):
+    """``with torch.autocast("cpu", torch.bfloat16):`` around several calls of a step that trains.
+
+    In eager all of them compute with the copies of the weights that the first one casts, and the
+    loss stays as it is. The step casts anew in each call: its numbers are those of eager with each
+    call in a block of its own.
+    """
+
+    fix: ClassVar[str] = (
+        "put each call, or the forward part of the step, in a block of its own; then eager does "
+        "the same. torch.autocast(..., cache_enabled=False) has eager cast at each use."
     )
 
 

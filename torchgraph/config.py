@@ -118,6 +118,10 @@ class GraphConfig(
     def _called(self) -> str:
         return "config"
 
+    def _begin_as(self, other: GraphConfig) -> None:
+        """Take the options of another, but for what a Graph finds out about itself."""
+        vars(self)["options"] = replace(other.options, training=self.options.training)
+
     @property
     def training(self) -> bool:
         """True once the Graph has an optimizer."""

@@ -23,6 +23,7 @@ from .categories import (
     MovingConstant as MovingConstant,
     MovingValue as MovingValue,
     NotRepeatedWarning as NotRepeatedWarning,
+    OutdatedCasts as OutdatedCasts,
     PaddingWarning as PaddingWarning,
     SlowGuardsWarning as SlowGuardsWarning,
     UnknownFunctionWarning as UnknownFunctionWarning,
@@ -307,7 +308,7 @@ class StepFailed(GraphError):
 
 
 class NotCompiled(GraphError):
-    """``graph.report()`` before the first call."""
+    """``graph.program`` before the first call."""
 
     fix = "call the Graph once."
 

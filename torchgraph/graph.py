@@ -166,7 +166,7 @@ class Graph(ModuleHolder):
 
     # --- running ----------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """One step. Do not override.
 
         Returns:
@@ -282,23 +282,24 @@ class Graph(ModuleHolder):
             memory: arguments of a call. One step with them runs on copies of the state, and one in
                 eager that is undone, as in `check`, to measure what they allocate at their most.
 
-        Raises:
-            NotCompiled: before the first call.
+        Where there is no program, before the first call or in eager, it says why. With ``memory``
+        it raises what `check` does.
         """
-        runner = self._runner
-        replay, call = runner.programs.last_or_call()
-        found = None
-        if memory is not None:
+        runner, found = self._runner, None
+        replay: Replay | None
+        if memory is None:
+            replay, call, why = runner.programs.last_or_none()
+        else:
             look = partial(peaks.measured, around=runner.live.replicated)
-            replay, call, found = self._dry_run(look, tuple(memory), {})
+            (replay, call, found), why = self._dry_run(look, tuple(memory), {}), ""
         options, fallback = self.config.options, runner.recordings.fallback
         seconds, checks = runner.programs.compiler.stage_seconds, runner.spot_checker.schedule
         held = (runner.cache, options, seconds, fallback, checks, self._modules)
-        return Report.of(self.name, replay, call, *held, found)
+        return Report.of(self.name, replay, call, *held, found, why)
 
     @checked
     def check(
-        self, *args: Any, precision: Annotated[str, OneOf(("", "float64"))] = "", **kwargs: Any
+        self, /, *args: Any, precision: Annotated[str, OneOf(("", "float64"))] = "", **kwargs: Any
     ) -> Divergence | Accuracy | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
 
@@ -323,7 +324,7 @@ class Graph(ModuleHolder):
         found = self._dry_run(look, args, kwargs)[-1]
         return found
 
-    def profile(self, *args: Any, **kwargs: Any) -> Profile:
+    def profile(self, /, *args: Any, **kwargs: Any) -> Profile:
         """Time one step of the Graph by node, module and phase, beside this machine's limits.
 
         Its program runs some times, for a second or two, on copies of the states: nothing of yours

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .calls.live_step import LiveStep
-from .errors import InvalidOption, NotAnOptimizer, UnsupportedInput
+from .errors import InvalidOption, NotAnOptimizer, UnknownName, UnsupportedInput
 from .graph import Graph
 from .live import state
 from .live.discovery import discover
@@ -123,16 +123,20 @@ class StepFunction(Graph):
         cast(FunctionStep, self._runner.live).look()
 
     def __get__(self, owner: Any, cls: type | None = None) -> Any:
-        """The step of one object, for a method: made with the object's first call, gone with it."""
-        if owner is None:
-            return self
+        """The step of one object, for a method: made with the object's first call, gone with it.
+
+        Options that the class's attribute was given are the first ones of each.
+        """
+        if owner is None:  # of a function that a class only holds, it is the step itself
+            return self if self._kind is None or self.is_compiled else _OfClass(self, cls)
         if not hasattr(owner, "__dict__"):
             raise InvalidOption(f"tg.step on a method of {cls}, whose objects have __slots__ only.")
         steps = vars(owner).setdefault("_torchgraph_steps", _Steps())
         if self not in steps:
             if self._kind is None:
                 self._kind = _named(_MethodStep, self.build)
-            steps[self] = self._kind(self.build, owner)
+            steps[self] = made = self._kind(self.build, owner)
+            made.config._begin_as(self.config)
             steps.end_with(owner)
         return steps[self].bound(owner)
 
@@ -211,7 +215,7 @@ class _Bound:
     def __class__(self) -> Any:
         return type(self._torchgraph_step)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._torchgraph_step(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -231,6 +235,33 @@ class _Bound:
 
     def __repr__(self) -> str:
         return repr(self._torchgraph_step)
+
+
+class _OfClass(_Bound):
+    """The value of ``Trainer.step`` where objects of the class have steps of their own."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """``Trainer.step(trainer, x)`` is ``trainer.step(x)``."""
+        if args and isinstance(args[0], self._torchgraph_owner):
+            return self._torchgraph_step.__get__(args[0])(*args[1:], **kwargs)
+        return self._torchgraph_step(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in vars(Graph) and name not in _OF_FUNCTIONS:
+            step = self._torchgraph_step.__name__
+            kind = getattr(self._torchgraph_owner, "__name__", "the class")
+            raise UnknownName(
+                f"{kind}.{step} is a method: each object of {kind} has a step of its own, with "
+                f"programs, options and states, and the class has none to ask for its {name}.",
+                fix=f"ask that of an object: {kind.lower()}.{step}.{name}",
+            )
+        return super().__getattr__(name)
+
+
+_OF_FUNCTIONS = frozenset({"build", "name", "trace", "with_dynamic_input_shape"})
+"""Public attributes of a Graph that the step of a class has, too."""
 
 
 def _function_of(function: Callable[..., Any]) -> Callable[..., Any]:

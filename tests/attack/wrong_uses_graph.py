@@ -192,9 +192,7 @@ GRAPH = {
         object.__new__(Step).training
     """,
     "NotCompiled": """
-        graph.report()
         graph.program
-        graph.report(memory=None)
     """,
     "UnsupportedInput": """
         graph()

@@ -195,3 +195,25 @@ def test_attention_kernels_of_a_gpu_are_a_part_of_it():
     with sdpa_kernel(SDPBackend.MATH):
         assert _cuda.switches() != before
     assert _cuda.switches() == before
+
+
+def test_an_argument_of_the_users_may_have_any_name():
+    """What a call is passed on by has no names of its own that a keyword could hit."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @tg.step
+    def step(x, **given: int):
+        optimizer.zero_grad()
+        loss = model(x).sum() * given["self"] * given["call"]
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    names = {"self": 2, "call": 3, "step": 1, "args": 1, "kwargs": 1, "replay": 1}
+    for _ in range(4):
+        step(torch.ones(2, 3), **names)
+    assert step.report().calls.programs > 0
+    assert step.check(torch.ones(2, 3), **names) is None
+    with pytest.raises(TypeError, match=r"step\(\) missing 1 required positional argument: 'x'"):
+        step(**names)

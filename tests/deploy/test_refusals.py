@@ -56,11 +56,15 @@ def test_a_graph_that_was_not_called(tmp_path):
 def test_a_first_step_that_makes_states(tmp_path):
     model = Net()
     step = TrainStep(model, momentum(model.parameters()))
-    for given in ({"args": batches(1)[0]}, {}):
-        with pytest.raises(errors.NotExportable, match=r"makes? states|made states"):
-            tg.export(step, tmp_path / "step.pt2", **given)
-        step(*batches(1)[0])
-    tg.export(step, tmp_path / "step.pt2")
+    with pytest.raises(errors.NotExportable, match="makes states"):
+        tg.export(step, tmp_path / "step.pt2", args=batches(1)[0])
+    step(*batches(1)[0])
+    tg.export(step, tmp_path / "step.pt2")  # of a step with zeros, which is taken back
+    module = loaded(tmp_path / "step.pt2")
+    stream = batches(3)
+    got = [module(*batch)["loss"].item() for batch in stream]
+    expected = [step(*batch)["loss"].item() for batch in stream]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_after_its_first_step_adam_is_exported(tmp_path):
@@ -79,9 +83,8 @@ def test_after_its_first_step_adam_is_exported(tmp_path):
 def test_a_program_that_no_longer_fits(tmp_path):
     step = trained(momentum)
     step.model.eval()
-    with pytest.raises(errors.NotExportable, match="no longer fits"):
-        tg.export(step, tmp_path / "step.pt2")
-    tg.export(step, tmp_path / "step.pt2", args=batches(1)[0])
+    for given in ({}, {"args": batches(1)[0]}):
+        tg.export(step, tmp_path / "step.pt2", **given)
 
 
 @pytest.mark.parametrize("options", [{"dynamic_batch": True}, {"format": "onnx"}])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +189,16 @@ def outside(rank: int) -> list[bool]:
     return [*found, isinstance(model.table.weight, DTensor), model.table.weight.shape == (33, 16)]
 
 
+def is_freed(rank: int) -> bool:
+    """Whether a Graph goes with its last name, though torch's caches keep what DTensors met."""
+    graph = weakref.ref(trained("tied", rank, "adam", steps=4, stage=2)[1])
+    gc.collect()
+    return graph() is None
+
+
 def all_cases(rank: int, world: int) -> dict[str, Any]:
     found: dict[str, Any] = {"outside": outside(rank)} if world == 2 else {}
+    found["freed"] = is_freed(rank)
     for kind in ("tied", "conv"):
         for name in ("sgd", "adam"):
             found[f"ddp {kind} {name}"] = by_ddp(kind, rank, name)
@@ -304,6 +314,10 @@ def test_collectives_of_the_stages(two):
 def test_the_model_outside_of_the_graph(two):
     for rank in two:
         assert all(rank["outside"])
+
+
+def test_a_graph_is_freed(two):
+    assert all(rank["freed"] for rank in two)
 
 
 @pytest.mark.parametrize("reshard", [True, False])

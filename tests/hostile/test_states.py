@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.cases.plays import Play, net, pairs, sgd, singles, trains
+from tests.cases.plays import Play, adam, net, pairs, sgd, singles, trains
 from tests.cases.table import Table
 from torchgraph.errors import SharedMemory
 
@@ -129,6 +129,39 @@ def a_buffer_reassigned_inside():
         model.average = torch.ones(2)
 
     return trains(model, loss, before={6: reset})
+
+
+class Remembers(nn.Module):
+    """Keeps what it had of the batch before, which has no shape until then."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+        self.register_buffer("kept", torch.zeros(0))
+
+    def forward(self, x):
+        found = self.inner(x)
+        before = self.kept if self.kept.shape == found.shape else torch.zeros_like(found)
+        self.kept = (before * 0.9 + found).detach()
+        return before * 0.9 + found
+
+
+@case(serves=True, says="")
+def a_buffer_that_takes_the_shape_of_the_first_batch():
+    model = Remembers()
+    return trains(model, optimizer=adam(model))
+
+
+@case(forms="step", serves=True, says="")
+def a_parameter_laid_anew_in_the_first_step():
+    model = net()
+
+    def loss(x, y):
+        weight = model[0].weight
+        weight.data = (weight.data.t().contiguous() * 1.0).t()
+        return functional.mse_loss(model(x), y)
+
+    return trains(model, loss, adam(model))
 
 
 @case

@@ -33,9 +33,14 @@ def report() -> Report:
         return graph.report()
 
 
-def test_needs_a_call():
+def test_before_the_first_call_it_says_that_there_was_none():
+    graph = trainer()
+    found = graph.report()
+    assert found.backend == "eager"
+    assert "has not been called yet" in found.no_program
+    assert "has not been called yet" in str(found)
     with pytest.raises(NotCompiled):
-        trainer().report()
+        graph.program  # noqa: B018
 
 
 def test_stages_and_passes(report):

@@ -156,7 +156,7 @@ ROWS = {
         Wraps, tg.step, 7, changes, held=lambda optimizers: optimizers[0].inner
     ),
     "objects, loaded in the middle": row(Grafts, plainly, 5, loads),
-    "a tensor in the state, loaded in the middle": row(CountsInState, plainly, 0, loads),
+    "a tensor in the state, loaded in the middle": row(CountsInState, plainly, 8, loads),
     "Python's own numbers": row(AsksForPythonsOwn, tg.step, schedule=halved),
     "Python's own numbers, of a Graph": row(AsksForPythonsOwn, Whole, schedule=halved),
     "two, each with its parameters": row(of_each, Whole, 7),

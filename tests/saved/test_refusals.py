@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +23,14 @@ from torch.optim import lr_scheduler as lrs
 import torchgraph as tg
 from tests.saved.cases import CASES, OPTIMIZERS, Predict, Step, batches, mlp, ran, trained
 from tests.support import Nothing
-from torchgraph.errors import CallNotSaved, CheckpointDamaged, NotSavable, StateDictMismatch
+from torchgraph._torch import pytree
+from torchgraph.errors import (
+    CallNotSaved,
+    CheckpointDamaged,
+    InvalidOption,
+    NotSavable,
+    StateDictMismatch,
+)
 
 
 def refused(graph, tmp_path, match):
@@ -30,20 +39,66 @@ def refused(graph, tmp_path, match):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_before_its_program_is_confirmed(tmp_path):
-    graph, calls = CASES["optimizer_adamw"]()
+same = partial(torch.testing.assert_close, rtol=0, atol=0)
+
+
+def _copied(graph):
+    state = copy.deepcopy(graph.state_dict())
+    grads = [one.grad is None for one in graph.model.parameters()]
+    leaves = [one for one in pytree.tree_leaves(state) if not isinstance(one, str)]
+    return leaves, torch.get_rng_state(), grads
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("make", [optim.AdamW, partial(optim.SGD, momentum=0.9)])
+def test_before_its_program_is_confirmed_dry_runs_make_one(make, calls, tmp_path):
+    torch.manual_seed(0)
+    model = mlp()
+    graph = Step(model, make(model.parameters(), lr=0.1))
     refused(graph, tmp_path, "has not been called")
-    ran(graph, calls, 1)
-    refused(graph, tmp_path, "no program that is confirmed")
-    ran(graph, calls, 3)
+    stream = batches()
+    ran(graph, stream, calls)
+    (tmp_path / "graph").mkdir()
+    before = _copied(graph)
     tg.save(graph, tmp_path / "graph")
+    same(before, _copied(graph))
+    random_state, further = torch.get_rng_state(), [next(stream)[0] for _ in range(4)]
+    expected = [graph(*args) for args in further]
+    torch.set_rng_state(random_state)
+    loaded = tg.load(tmp_path / "graph")
+    same(expected, [loaded(*args) for args in further])
 
 
-def test_a_program_that_does_not_serve_calls_as_things_stand(tmp_path):
+def test_without_a_call_the_arguments_of_one_will_do(tmp_path):
+    graph, (x, y) = Step(mlp()), next(batches())[0]
+    tg.save(graph, tmp_path / "graph", args=(x,), kwargs={"y": y})
+    torch.manual_seed(0)
+    expected = graph(x, y=y)
+    torch.manual_seed(0)
+    assert torch.equal(tg.load(tmp_path / "graph")(x, y=y), expected)
+    with pytest.raises(InvalidOption, match="for a Graph alone"):
+        tg.save({}, tmp_path / "state", args=(x,))
+
+
+def test_what_goes_by_the_data_is_not_saved_by_zeros(tmp_path):
+    class Gated(Predict):
+        def build(self, x):
+            return self.model(x) if x.sum() > 0 else x
+
+    graph, x = Gated(mlp().eval()), torch.ones(6, 4)
+    graph(x)
+    refused(graph, tmp_path, "values that depend on arguments")
+    tg.save(graph, tmp_path / "graph", args=(x,))
+    assert torch.equal(tg.load(tmp_path / "graph")(x), graph(x))
+
+
+def test_a_program_that_does_not_serve_calls_as_things_stand_is_made_anew(tmp_path):
     model = mlp()
     graph = ran(Step(model, optim.SGD(model.parameters(), lr=0.1)), batches())
     model.eval()
-    refused(graph, tmp_path, "serves calls as things stand")
+    tg.save(graph, tmp_path / "graph")
+    args, _ = next(batches())
+    assert torch.equal(tg.load(tmp_path / "graph")(*args), graph(*args))
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,6 @@ def test_a_graph_that_stays_in_eager_says_why(tmp_path):
     tg.save(graph.state_dict(), tmp_path / "state")
 
 
-def test_a_graph_whose_program_waits_says_so(tmp_path):
-    with pytest.raises(NotSavable, match="once or twice more"):
-        tg.save(_ran(lambda net, x: net(x), torch.randn(6, 4), count=1), tmp_path / "graph")
-
-
 def test_an_argument_is_named_by_its_path(tmp_path):
     batch = Batch(torch.randn(6, 4))
     cases = [

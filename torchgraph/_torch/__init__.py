@@ -15,15 +15,16 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import fx
 from torch._guards import GuardSource, Source
 from torch._ops import HigherOrderOperator as HigherOrderOperator, OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor, FakeTensorMode as FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
+    ProxyTorchDispatchMode,
     disable_proxy_modes_tracing,
     get_proxy_mode,
     get_proxy_slot,
@@ -39,7 +40,7 @@ from torch.utils._python_dispatch import (
 
 from ..collection import cached_by_class
 from .distributed.held import local
-from .names import standing_for
+from .names import patched, standing_for
 from .ops import (
     composite as composite,
     fast_op as fast_op,
@@ -48,6 +49,8 @@ from .ops import (
     schema_of as schema_of,
 )
 
+TRACERS = (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode)
+"""Modes in which ops compute nothing."""
 disable_modes = _disable_current_modes
 disable_proxies = disable_proxy_modes_tracing
 pytree = _pytree
@@ -211,6 +214,12 @@ def is_tracing() -> bool:
     return (dispatch_modes() or function_modes()) > 0 and active_tracer() is not None
 
 
+def traces() -> bool:
+    """True where torch traces ops on tensors without data, of `torch.cond` for its gradients."""
+    levels = map(torch._C._get_dispatch_stack_at, range(dispatch_modes()))
+    return any(isinstance(mode, TRACERS) for mode in levels)
+
+
 def node_of(value: Any, tracer: Any) -> fx.Node | None:
     """The node that currently holds a traced tensor or symbolic number."""
     slot = get_proxy_slot(value, tracer, None)
@@ -283,7 +292,7 @@ def engine_watch(
 
     def run(t_outputs: Any, *args: Any, **kwargs: object) -> object:
         nonlocal scaled
-        if threading.get_ident() != here:
+        if threading.get_ident() != here or traces():
             return original(t_outputs, *args, **kwargs)
         first, scaled = scaled, None  # a reentrant checkpoint goes on from scaled gradients
         enter(tuple(t_outputs))
@@ -299,7 +308,7 @@ def engine_watch(
     with contextlib.ExitStack() as stack:
         for module in (torch.autograd, torch.autograd.graph):
             if hasattr(module, "_engine_run_backward"):
-                stack.enter_context(mock.patch.object(module, "_engine_run_backward", run))
+                stack.enter_context(patched(module, "_engine_run_backward", run))
         yield
 
 
@@ -337,6 +346,22 @@ def set_neg(tensor: torch.Tensor) -> None:
 def below_autograd() -> contextlib.AbstractContextManager[None]:
     """Run ops below autograd's dispatch keys; version counters still move."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+def below_autocast() -> contextlib.AbstractContextManager[None]:
+    """Run ops below the dispatch keys of autograd and of an autocast that is on."""
+    return torch._C._ExcludeDispatchKeyGuard(_ABOVE_DEVICES)
+
+
+def _above_devices() -> torch._C.DispatchKeySet:
+    with torch._C._AutoDispatchBelowAutograd():
+        found = torch._C._dispatch_tls_local_exclude_set()
+    for name in ("AutocastCPU", "AutocastCUDA"):
+        found = found | torch._C.DispatchKeySet(torch._C._dispatch_key_parse(name))
+    return found
+
+
+_ABOVE_DEVICES = _above_devices()
 
 
 _HOOKS_OF_TENSORS = (

@@ -10,7 +10,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ def compile_into(
 
     ``options`` are settings of ``torch._inductor.config``. The graph may write its inputs.
     """
-    with environment_kept(), _cached_in(directory), _libraries_quoted():
+    rounds = rounded_casts() if options.get("emulate_precision_casts") else nullcontext()
+    with environment_kept(), _cached_in(directory), _libraries_quoted(), rounds:
         _inductor().standalone_compile(
             gm,
             list(inputs),
@@ -220,6 +221,36 @@ def change_config(changes: str) -> None:
     if changes:
         importlib.import_module(_CONFIG)
         exec(changes, {"torch": torch})
+
+
+@contextmanager
+def rounded_casts() -> Iterator[None]:
+    """Let torch before 2.13, too, keep to ``emulate_precision_casts`` on the CPU.
+
+    pytorch/pytorch#185337: kernels went on with what a cast had been given, and a pass took casts
+    to half precision and back away.
+    """
+    if TorchVersion(torch.__version__) >= "2.13":
+        yield
+        return
+    kernel: Any = importlib.import_module("torch._inductor.codegen.cpp").CppKernel
+    joint: Any = importlib.import_module("torch._inductor.fx_passes.joint_graph")
+    original = kernel.cache_dtype_convert
+    removed = [
+        (entries, one)
+        for entries in joint.patterns.patterns.values()
+        for one in entries
+        if getattr(one, "handler", None) is joint.pointless_convert
+    ]
+    kernel.cache_dtype_convert = lambda self, dst, dst_dtype, src, src_dtype: None
+    for entries, one in removed:
+        entries.remove(one)
+    try:
+        yield
+    finally:
+        kernel.cache_dtype_convert = original
+        for entries, one in removed:
+            entries.append(one)
 
 
 def flat_indices_are_wrong() -> bool:

@@ -10,11 +10,17 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 import torch
+from torch._ops import (
+    _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS as _NOT_ASKED,
+    _higher_order_ops as _takes_functions,
+)
 
-from . import OpOverload, composite
+from . import TRACERS, FakeTensor, OpOverload, composite
+from .names import patched
 
 Listener = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
 """Called instead of each op, with what it is called with; returns what it returns."""
@@ -23,14 +29,24 @@ WHOLE = (torch.ops.aten.one_hot.default,)
 """Ops that are calls of others, heard before: on the CPU they read values to check them alone."""
 _KEY = torch._C._dispatch_key_parse("Fake")
 _KEYS = torch._C.DispatchKeySet(_KEY)
-_running = threading.local()
+
+
+class _Running(threading.local):
+    """This thread's listener. A thread that C++ starts for a listening one has its keys alone."""
+
+    listener: Listener | None = None
+
+
+_running = _Running()
+_elsewhere: list[Listener] = []
+"""Told of the ops that such threads run; whoever waits for them, they are to raise nothing."""
 
 
 @functools.cache
 def _kernels() -> list[torch.library.Library]:
     """The library registrations that hear ops, for as long as the process lives."""
     library = torch.library.Library("_", "IMPL")
-    library.fallback(lambda op, *args, **kwargs: _running.listener(op, args, kwargs), "Fake")
+    library.fallback(_heard, "Fake")
     own = torch.library.Library("aten", "IMPL")
     for op in WHOLE:
         own.impl(op, functools.partial(_whole, op), "AutogradCPU")
@@ -38,18 +54,38 @@ def _kernels() -> list[torch.library.Library]:
         for name in torch._C._dispatch_get_all_op_names():
             if name.startswith("aten::"):
                 own.impl(name, functools.partial(_named, name), "Fake")
+    # An op that takes functions is heard by the ops that it runs.
+    _NOT_ASKED.append(_KEY)
+    for one in _takes_functions.values():
+        one.fallthrough(_KEY)
     return [library, own]
+
+
+def _heard(op: OpOverload, *args: object, **kwargs: object) -> object:
+    fake = any(map(_is_fake, args))
+    if _running.listener is not None and not fake:
+        return _running.listener(op, args, kwargs)
+    for hear in () if fake else tuple(_elsewhere):
+        hear(op, args, kwargs)
+    with not_listening():
+        return op(*args, **kwargs)
+
+
+def _is_fake(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_fake, value))
+    return type(value) is FakeTensor
 
 
 def _whole(op: OpOverload, *args: object, **kwargs: object) -> object:
     """Let the listener hear a composite op as one call; decompose it where nobody listens."""
-    if is_listening():
-        return _running.listener(op, args, kwargs)
+    if _is_heard() and not any(map(_is_fake, args)):
+        return _heard(op, *args, **kwargs)
     return composite(op, "CompositeImplicitAutograd")(*args, **kwargs)
 
 
 def _named(name: str, *args: object, **kwargs: object) -> object:
-    return _running.listener(_overload(name), args, kwargs)
+    return _heard(_overload(name), *args, **kwargs)
 
 
 @functools.cache
@@ -80,13 +116,46 @@ def intercepts_subclasses() -> bool:
 
 @contextmanager
 def _heard_by(listener: Listener) -> Iterator[None]:
-    outer = getattr(_running, "listener", None)
-    _running.listener = listener
+    outer, _running.listener = _running.listener, listener
     try:
-        with torch._C._IncludeDispatchKeyGuard(_KEY):
+        with _tracers_unheard(), torch._C._IncludeDispatchKeyGuard(_KEY):
             yield
     finally:
         _running.listener = outer
+
+
+@contextmanager
+def _tracers_unheard() -> Iterator[None]:
+    """Do not hear what torch traces, where the formulas of `torch.cond` ask for other ops.
+
+    On its way into a mode an op forgets what is excluded within the listener.
+    """
+    here, guards = threading.get_ident(), list[Any]()
+
+    def around(cls: type) -> tuple[Callable[..., object], Callable[..., object]]:
+        enter: Callable[..., object] = cls.__enter__  # type: ignore[attr-defined]
+        leave: Callable[..., object] = cls.__exit__  # type: ignore[attr-defined]
+
+        def entering(mode: object) -> object:
+            entered = enter(mode)
+            if threading.get_ident() == here:
+                guards.append(not_listening())
+                guards[-1].__enter__()
+            return entered
+
+        def leaving(mode: object, *error: object) -> object:
+            if threading.get_ident() == here:
+                guards.pop().__exit__(None, None, None)
+            return leave(mode, *error)
+
+        return entering, leaving
+
+    with ExitStack() as stack:
+        for cls in TRACERS:
+            entering, leaving = around(cls)
+            stack.enter_context(patched(cls, "__enter__", entering, lifts=False))
+            stack.enter_context(patched(cls, "__exit__", leaving, lifts=False))
+        yield
 
 
 def listening(listener: Listener) -> AbstractContextManager[None]:
@@ -98,7 +167,8 @@ def listening(listener: Listener) -> AbstractContextManager[None]:
 @contextmanager
 def listening_through(wrap: Callable[[Listener], Listener]) -> Iterator[None]:
     """Wrap the current listener in the block."""
-    outer: Listener = _running.listener
+    outer = _running.listener
+    assert outer is not None
     _running.listener = wrap(outer)
     try:
         yield
@@ -106,13 +176,39 @@ def listening_through(wrap: Callable[[Listener], Listener]) -> Iterator[None]:
         _running.listener = outer
 
 
+@contextmanager
+def hearing_elsewhere(hear: Listener) -> Iterator[None]:
+    """Call ``hear`` before each op that threads of C++ run, started by a listening one.
+
+    `torch.jit.fork` has such threads. They run beside the block, and may do so after it.
+    """
+    _elsewhere.append(hear)
+    try:
+        yield
+    finally:
+        _elsewhere.remove(hear)
+
+
 def not_listening() -> AbstractContextManager[None]:
     """Run the ops in the block without calling the listener."""
     return torch._C._ExcludeDispatchKeyGuard(_KEYS)
 
 
+def listening_again() -> AbstractContextManager[None]:
+    """Call the listener in the block, in a block of `not_listening`."""
+    included, excluded = (
+        torch._C._dispatch_tls_local_include_set(),
+        torch._C._dispatch_tls_local_exclude_set(),
+    )
+    return torch._C._ForceDispatchKeyGuard(included, excluded - _KEYS)
+
+
 def is_listening() -> bool:
-    """True where an op of this thread would be heard."""
+    """True where an op of this thread would be heard by its listener."""
+    return _running.listener is not None and _is_heard()
+
+
+def _is_heard() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_included(
         _KEY
     ) and not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)

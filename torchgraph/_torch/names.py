@@ -1,12 +1,91 @@
-"""Names in a namespace that stand for something else for a while."""
+"""Names in namespaces and attributes that stand for something else for a while.
+
+Dynamo reads the functions that it finds under torch's names, and knows torch's own alone: while it
+does, everything that a recording has put there is taken away (`lifted`), and put back for the ops
+that it has found (`in_force`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 _ABSENT: Any = object()
+_Change = tuple[Callable[[], object], Callable[[], object]]
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.active: list[_Change] = []
+        """What is in place, first put first: what puts it there, and what takes it away."""
+        self.aside: list[list[_Change]] = []
+        """What each `lifted` block around has taken away."""
+
+
+_here = _OfThread()
+
+
+@contextmanager
+def liftable(put: Callable[[], object], take: Callable[[], object]) -> Iterator[None]:
+    """Let `lifted` blocks in the block call ``take`` as they begin, and ``put`` as they end."""
+    change = (put, take)
+    _here.active.append(change)
+    try:
+        yield
+    finally:
+        _here.active[:] = [one for one in _here.active if one is not change]
+
+
+@contextmanager
+def lifted() -> Iterator[None]:
+    """Have this thread's own replacements taken away in the block."""
+    held, _here.active = _here.active, []
+    _here.aside.append(held)
+    for _, take in reversed(held):
+        take()
+    try:
+        yield
+    finally:
+        for put, _ in held:
+            put()
+        _here.active = _here.aside.pop()
+
+
+@contextmanager
+def in_force() -> Iterator[None]:
+    """Have the replacements back that the `lifted` block around has taken away."""
+    within, _here.active = _here.active, _here.aside.pop()
+    held = _here.active
+    for put, _ in held:
+        put()
+    try:
+        yield
+    finally:
+        for _, take in reversed(held):
+            take()
+        _here.active = within
+        _here.aside.append(held)
+
+
+@contextmanager
+def patched(holder: Any, name: str, value: object, *, lifts: bool = True) -> Iterator[None]:
+    """Have ``holder.name`` be ``value`` in the block; for classes written in C, too.
+
+    Not ``lifts``: also in `lifted` blocks.
+    """
+    before = vars(holder).get(name, _ABSENT)
+    back = partial(delattr, holder, name) if before is _ABSENT else None
+    take = back or partial(setattr, holder, name, before)
+    put = partial(setattr, holder, name, value)
+    put()
+    try:
+        with liftable(put, take) if lifts else nullcontext():
+            yield
+    finally:
+        take()
 
 
 @contextmanager
@@ -18,10 +97,13 @@ def standing_for(namespace: dict[str, Any], replacements: Mapping[str, Any]) -> 
     find no ``torch``, and an exception leaves none.
     """
     before = {name: namespace.get(name, _ABSENT) for name in replacements}
-    try:
-        namespace.update(replacements)
-        yield
-    finally:
+
+    def put() -> None:
+        for name, value in before.items():
+            if namespace.get(name, _ABSENT) is value:
+                namespace[name] = replacements[name]
+
+    def take() -> None:
         for name, value in before.items():
             if namespace.get(name, _ABSENT) is not replacements[name]:
                 continue
@@ -29,3 +111,10 @@ def standing_for(namespace: dict[str, Any], replacements: Mapping[str, Any]) -> 
                 namespace.pop(name, None)
             else:
                 namespace[name] = value
+
+    try:
+        put()
+        with liftable(put, take):
+            yield
+    finally:
+        take()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
+
+from .names import patched
 
 optimizes: Callable[[], bool] = torch._C._get_graph_executor_optimize
 set_optimize: Callable[[bool], None] = torch._C._set_graph_executor_optimize
@@ -46,9 +47,15 @@ def names_of(module: Any) -> tuple[str, ...] | None:
 
 def ops_of(module: Any) -> set[str]:
     """The kinds of nodes in the module's methods, calls inlined."""
+    methods = map(module._c._get_method, module._c._method_names())
+    return ops_of_functions(methods)
+
+
+def ops_of_functions(functions: Iterable[Any]) -> set[str]:
+    """The kinds of nodes in functions of TorchScript, calls inlined."""
     found: set[str] = set()
-    for name in module._c._method_names():
-        graph = module._c._get_method(name).inlined_graph  # held: it owns its nodes
+    for function in functions:
+        graph = function.inlined_graph  # held: it owns its nodes
         pending: list[Any] = [graph]
         while pending:
             for node in pending.pop().nodes():
@@ -65,15 +72,28 @@ def can_fuse(device: str) -> bool:
 
 
 @contextmanager
-def hearing_scripts(heard: Callable[[object, str], None]) -> Iterator[None]:
-    """Report which TorchScript modules this thread calls methods: ``Net.forward``."""
-    scripted: Any = torch._C.ScriptMethod
-    run, here = scripted.__call__, threading.get_ident()
+def hearing_scripts(
+    heard: Callable[[object, str], None], heard_function: Callable[[Any], None]
+) -> Iterator[None]:
+    """Report the TorchScript that this thread calls: methods, as ``Net.forward``, and functions."""
+    here = threading.get_ident()
+    methods, functions = torch._C.ScriptMethod, torch._C.ScriptFunction
 
-    def __call__(method: Any, *args: object, **kwargs: object) -> object:
-        if threading.get_ident() == here:
-            heard(method.owner, f"{method.owner._type().name()}.{method.name}")
-        return run(method, *args, **kwargs)
+    def told(run: Any, tell: Callable[[Any], None]) -> Callable[..., object]:
+        def __call__(called: Any, *args: object, **kwargs: object) -> object:
+            if threading.get_ident() == here:
+                tell(called)
+            return run(called, *args, **kwargs)
 
-    with mock.patch.object(scripted, "__call__", __call__):
+        return __call__
+
+    def tell_method(method: Any) -> None:
+        heard(method.owner, f"{method.owner._type().name()}.{method.name}")
+
+    of_methods = told(methods.__call__, tell_method)
+    of_functions = told(functions.__call__, heard_function)
+    with (
+        patched(methods, "__call__", of_methods),
+        patched(functions, "__call__", of_functions),
+    ):
         yield

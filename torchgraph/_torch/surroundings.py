@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
-import sys
-import threading
 import types
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +15,6 @@ from torch.nn.utils import parametrize
 from torch.utils._device import DeviceContext
 
 from . import any_autocast, cuda as _cuda, dispatch_modes, function_modes, global_hooks
-from .listening import not_listening
 
 _saved_tensors_hooks = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_is_tracing: None
@@ -88,12 +83,6 @@ def unfollowed() -> str:
             return f"the mode {found} is active around the call, and no program tells it of its ops"
     if torch.is_anomaly_enabled():
         return ANOMALY
-    if any_autocast() and kept_casts.are_kept():
-        return (
-            "torch.autocast is on around several calls, and keeps casts of weights that the step "
-            "has updated since: eager computes with those, and no program does. Let each step be "
-            "in a block of its own, or turn the cache off: torch.autocast(..., cache_enabled=False)"
-        )
     if parametrize._cache_enabled:
         return "torch.nn.utils.parametrize.cached() keeps what earlier calls have computed"
     return ""
@@ -138,50 +127,6 @@ def _value(value: object) -> object:
     return _recipe(value) if isinstance(value, types.FunctionType) else _Same(value)
 
 
-def uncompiled() -> AbstractContextManager[object]:
-    """Let functions compiled by `torch.compile` run uncompiled in this thread in the block."""
-    frames: object = sys.modules.get("torch._dynamo.eval_frame")
-    if frames is None:
-        return nullcontext()  # nothing has ever been compiled
-    if not hasattr(frames, "_callback_from_stance"):
-        stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-        return stance  # for all threads
-    if not _asks:
-        _asks.append(frames)
-        for name, value in _ASKED.items():
-            if hasattr(frames, name):
-                setattr(frames, name, _unless_uncompiled(getattr(frames, name), value))
-    return _plain
-
-
-class _Uncompiled(threading.local):
-    """A thread's reentrant flag: compiled functions run as their originals."""
-
-    depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-
-
-_plain = _Uncompiled()
-_asks: list[object] = []
-
-
-def _unless_uncompiled(original: Callable[..., object], value: object) -> Callable[..., object]:
-    @functools.wraps(original)
-    def call(*args: object) -> object:
-        return value if _plain.depth else original(*args)
-
-    return call  # it stays there: to put it there anew takes 30 us
-
-
-_ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0}
-"""Functions of Dynamo's, and what says that nothing is to be compiled: no error then either."""
-
-
 _logging = torch._logging._internal
 _OWN_FRAMES = 10_000
 """The first frame id of torchgraph's log entries: Dynamo counts its frames from 0."""
@@ -218,53 +163,3 @@ is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 def checks_arguments() -> bool:
     """True where torch's distributions check their arguments by default."""
     return bool(torch.distributions.Distribution._validate_args)
-
-
-class KeptCasts:
-    """Detection of cached autocast weights that a step has outdated.
-
-    Autocast keeps them until its outermost block ends, or they are cleared; eager computes with
-    them although the weights are others. Nobody can ask for them: a parameter of our own tells,
-    which is cast when a step has run, and looked at before the next.
-    """
-
-    def __init__(self) -> None:
-        self._mark: torch.nn.Parameter | None = None
-
-    def updated(self) -> None:
-        """Note that a step has updated weights, whose casts may be cached."""
-        if not any_autocast() or not torch.is_autocast_cache_enabled():
-            return
-        device = "cpu" if torch.is_autocast_enabled("cpu") else "cuda"
-        self._mark = torch.nn.Parameter(torch.ones(1, 1, device=device))
-        self._product()
-
-    def are_kept(self) -> bool:
-        """True where eager would compute with casts from before the last update."""
-        if self._mark is None or not any_autocast() or not torch.is_autocast_cache_enabled():
-            return False
-        self._mark.data.fill_(2)
-        if self._product() == 1:
-            return True
-        self._mark = None
-        return False
-
-    def _product(self) -> object:
-        mark = self._mark
-        assert mark is not None
-        with not_listening(), torch.no_grad():
-            return torch.mm(mark, mark).item()
-
-
-kept_casts = KeptCasts()
-"""Autocast keeps casts for the whole process."""
-
-
-@contextmanager
-def casts_stay() -> Iterator[None]:
-    """Keep the autocast cache: autocast blocks that end in this block are not outermost."""
-    torch.autocast_increment_nesting()
-    try:
-        yield
-    finally:
-        torch.autocast_decrement_nesting()

@@ -126,7 +126,7 @@ class ProxyModule(Proxy):
 
     __slots__ = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._torchgraph_origin(*args, **kwargs)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from .._torch.compiled import uncompiled
 from .._torch.consumed import Consumed
-from .._torch.surroundings import uncompiled
+from .._torch.kept_casts import casting_anew
 from ..collection import paused
 from ..errors import EagerWarning
 from ..guards import patching
@@ -55,7 +56,7 @@ class EagerPath:
         token, own = in_build.set(True), vars(live.owner)  # no more than has to be, in one place
         own["_bare"] = True
         try:
-            with uncompiled(), Consumed() as roots:
+            with uncompiled(), casting_anew(), Consumed() as roots:
                 returned = live.build(*args, **kwargs)
         finally:
             own["_bare"] = False

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .._torch.kept_casts import casting_anew
 from .._torch.surroundings import unfollowed
 from ..effects.entry_state import gradient_of
 from ..ir.aliasing import has_strides
@@ -103,7 +104,8 @@ def run_bare(
         UnsupportedOutput.
     """
     step.replicas.spread()
-    returned = build(*call.args, **call.kwargs)
+    with casting_anew():
+        returned = build(*call.args, **call.kwargs)
     arguments = (*owned, *call.tensors)
     return bare_results(returned, call.contents, arguments, step, ends=ends)
 

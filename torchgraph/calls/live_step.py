@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import amp
-from .._torch.surroundings import uncompiled
+from .._torch.compiled import uncompiled
 from ..amp import Scaler
 from ..blocks.block import BlockTree
 from ..blocks.holder import ModuleHolder
@@ -32,6 +32,7 @@ from ..live import state
 from ..live.discovery import discover, steps_of
 from ..live.inputs import Call, Inputs, paths
 from ..live.named import NumberPlace
+from ..live.places import containers, home
 from ..live.replicas import groups_of, running
 from ..live.snapshot import Snapshot
 from ..live.step import Step
@@ -250,7 +251,7 @@ class LiveStep:
             found.keep(self.optimizers)
         found.keep(self._announced_calls)
         for leaf in (step.leaves[position] for position in step.moving):
-            found.keep_number(leaf.root, leaf.path[0], leaf.value)
+            found.keep_number(*home(leaf.root, leaf.path), leaf.value)
         return found
 
     @contextmanager
@@ -307,11 +308,7 @@ class LiveStep:
         """A number that others move in call after call is an input, as one that the step moves."""
         if self.config.options.micro_batches > 1:
             return
-        known = {
-            id(holder)
-            for optimizer in self.optimizers
-            for holder in (*optimizer.param_groups, *optimizer.state.values())
-        }
+        known = set(map(id, containers(self.optimizers)))
         for place in renumbered_between(before, outcome):
             if place.key[0] in known:  # an input already, as a number of the optimizer's
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 from .._torch.surroundings import ambient, unfollowed
 from ..capture.program_of import Captured
 from ..collection import weakly
-from ..errors import NoProgram, NotCompiled, StepFailed, UnsupportedInput
+from ..errors import GraphError, NoProgram, NotCompiled, StepFailed, UnsupportedInput
 from ..history.history import unwritten
 from ..library import ValueMoved
 from ..live.inputs import Call, unbound
@@ -25,6 +25,7 @@ from .fallback import no_advice_taken
 from .live_step import LiveStep
 from .ranks.together import Together
 from .recordings import Recordings
+from .signatures import words
 
 
 class Programs:
@@ -139,23 +140,37 @@ class Programs:
         """The program that was made last, of which call, and its arguments described.
 
         Raises:
-            NotCompiled: before the first call; `NoProgram` where no program can hold the step.
+            NotCompiled: before the first call; `NoProgram` where none can be made, with the reason.
         """
         if self.compiler.latest is None and self.live.last_call is not None:
             with self.live.signals:
-                self.compiler.compile(*self.live.last_call)  # of a step that is not confirmed
+                self._compile_last(*self.live.last_call)
         if self.compiler.latest is None:
             raise NotCompiled(f"{self.live.name} has not been called yet.")
         return self.compiler.latest
 
-    def last_or_call(self) -> tuple[Replay | None, Call]:
-        """`last`, or the last call alone, where no program can hold the step."""
+    def _compile_last(self, outcome: Outcome, call: Call) -> None:
+        """Make a program of a call that is not confirmed."""
         try:
-            return self.last()[:2]
+            self.compiler.compile(outcome, call, goes_on=True)
         except NoProgram:
-            if self.live.last_call is None:
-                raise
-            return None, self.live.last_call[1]
+            raise
+        except Exception as error:  # the call has run, and the next ones do: whatever it is
+            what = error.what.rstrip(".") if isinstance(error, GraphError) else words(error)
+            raise NoProgram(
+                f"No program could be made of the last call: {what}.",
+                where=error.where if isinstance(error, GraphError) else None,
+                fix="call it again: graph.report() says what becomes of it.",
+                falls_back=False,
+            ) from error
+
+    def last_or_none(self) -> tuple[Replay | None, Call | None, str]:
+        """`last`; where there is no program, None with the last call and the reason."""
+        try:
+            return *self.last()[:2], ""
+        except (NoProgram, NotCompiled) as error:
+            last = self.live.last_call
+            return None, None if last is None else last[1], error.what
 
     def inspected(
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .._torch.surroundings import casts_stay
 from ..collection import afresh
 from ..effects.side_effects import Assigned
 from ..errors import (
@@ -37,6 +36,7 @@ from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
 from ..verify.batch import Batch, WeakConfirmation
 from ..verify.confirm import OTHER_DRAWS, Left, Start, blame, unlike
+from ..verify.repeats import unrepeated
 from .fallback import Fallback
 from .new_signatures import NEW_ARGUMENTS, NewSignatures
 from .ranks.together import NOT_THERE, Together
@@ -182,7 +182,6 @@ class Recordings:
             raise afresh(error) from None
         self._stay_eager(known, Reason.ARGUMENTS, error.reason)
 
-    @casts_stay()
     def learn(self, taken: Taken) -> None:
         """Make a program of a call, or confirm one by it."""
         if taken.recorded_call is not None and taken.outcome.stepped:
@@ -341,12 +340,12 @@ class Recordings:
         if draft in known.drafts:
             known.drafts.remove(draft)
         repeated = repeated_in(draft.outcome, outcome)
-        self._warn_of_writes(outcome, repeated)
         draft.outcome.out_tree.freeze(outcome.out_tree)
         draft.outcome.side_effects.freeze(outcome.side_effects)
         bound = self._bound(recorded_call, replay)
         if bound is None:
             return
+        self._warn_of_writes(outcome, repeated)
         replay = bound
         if not self._together.confirms(replay):
             known.drafts.insert(0, draft)
@@ -367,11 +366,13 @@ class Recordings:
             return
         if wrong:
             self._drop(replay)
+            odd = unrepeated(replay, recorded_call.start, recorded_call.call)
             why = f"its program does not compute what eager does: {wrong}"
-            known.stay_eager(Because(Reason.FAULT, why))
+            fault = Because(Reason.FAULT, why)
+            known.stay_eager(fault if odd is None else Because(Reason.NO_PROGRAM, str(odd)))
             warn(
                 f"The program of this step is not confirmed: {wrong}. "
-                f"{blame(recorded_call.options)} The step goes on in eager.",
+                f"{blame(recorded_call.options, odd)} The step goes on in eager.",
                 ConfirmWarning,
             )
             return
@@ -409,6 +410,10 @@ class Recordings:
             return None
         if replay.refit(after, found):
             return replay
+        if recorded_call.idles and (replaced := recorded_call.outcome.replaced_object):
+            why = f"each call puts another object at {replaced}: keep one there"
+            self._stay_eager(recorded_call.known, Reason.IDLE, why, later=True)
+            return None
         recorded_call.known.drafts.insert(0, recorded_call.draft(replay))
         return None
 

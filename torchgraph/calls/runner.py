@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from .._torch import any_autocast
-from .._torch.surroundings import kept_casts
 from ..errors import GraphBroken, SharedMemory, StepFailed, UnsupportedInput
 from ..guards import patching
 from ..library import ValueMoved
@@ -19,6 +18,7 @@ from .padding import Padding
 from .programs import Programs
 from .rerun import Reruns
 from .spot_checks.spot_checks import SpotChecker
+from .under_autocast import UnderAutocast
 
 
 class Runner:
@@ -38,9 +38,16 @@ class Runner:
         self.reruns = Reruns(programs, self.spot_checker.schedule)
         checks, history = self.spot_checker.schedule, self.reruns.history
         self.option_changes = OptionChanges(programs, checks, history)
+        self._under_autocast = UnderAutocast(programs)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call, from its arguments to what it returns."""
+        if not any_autocast():
+            return self._run(args, kwargs)
+        with self._under_autocast:
+            return self._run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         live, eager, options = self.live, self.eager, self.live.config.options
         if broken := self.cache.broken or live.signals.torn:
             raise GraphBroken(f"An earlier step of {live.name} failed half-way ({broken}).")
@@ -133,8 +140,6 @@ class Runner:
             except BaseException:  # the cache knows what became of the step
                 live.signals.torn = ""
                 raise
-            if any_autocast() and replay.writes:
-                kept_casts.updated()
             live.progress.count(replay.serves)
             if live.optimizers:
                 live.schedulers.step(lambda: replay.loss, replay.stepped(live.optimizers))

@@ -85,7 +85,7 @@ def _program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Ca
     found, states = outcome.found, {leaf.fqn: leaf.value for leaf in leaves}
     reads = [*found.reads, *step.scaler_reads()]
     outside, names = Modules(outcome.outside, free), Names(found.names)
-    guards = Guards(step, reads, outside, names, found.aliases, states)
+    guards = Guards(step, reads, outside, names, found.aliases, states, outcome.renewed)
     return Captured(
         program,
         leaves,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..ir.program import TensorMeta
+from ..objects import extra_of
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ class ModuleEntry:
     @property
     def shallow(self) -> str:
         """Class and extra_repr on one line: ``Linear(in_features=3, ..., bias=True)``."""
-        extra = " ".join(line.strip() for line in self.module.extra_repr().splitlines())
-        return f"{type(self.module).__name__}({extra})"
+        return f"{type(self.module).__name__}({extra_of(self.module)})"
 
     @property
     def own(self) -> int:
@@ -104,30 +104,30 @@ class ModuleForest:
         self._modules: dict[int, str] = {}
         self._tensors: dict[int, str] = {}
         for name, module in modules.items():
-            for path, found in module.named_modules(prefix=name, remove_duplicate=False):
-                self._add(path, found)
+            self._add(name, module, self.roots)
 
-    def _add(self, path: str, module: nn.Module) -> None:
-        parent = self.entries.get(path.rpartition(".")[0])
-        if parent is None and "." in path:
-            return  # below a shared module: listed at the first path
+    def _add(self, path: str, module: nn.Module, siblings: list[ModuleEntry]) -> None:
         entry = ModuleEntry(path, module, self._modules.get(id(module), ""))
-        (parent.children if parent else self.roots).append(entry)
+        siblings.append(entry)
         if entry.shared_with:
             self._shared[path] = entry.shared_with
             return
         self._modules[id(module)] = path
         self.entries[path] = entry
-        parameters = module.named_parameters(recurse=False, remove_duplicate=False)
-        buffers = module.named_buffers(recurse=False, remove_duplicate=False)
-        entry.parameters = self._tensor_entries(path, parameters)
-        entry.buffers = self._tensor_entries(path, buffers)
+        held = vars(module)  # its own methods may be the user's
+        entry.parameters = self._tensor_entries(path, held["_parameters"])
+        entry.buffers = self._tensor_entries(path, held["_buffers"])
+        for name, child in held["_modules"].items():
+            if child is not None:
+                self._add(f"{path}.{name}", child, entry.children)
 
     def _tensor_entries(
-        self, path: str, found: Iterable[tuple[str, torch.Tensor]]
+        self, path: str, held: Mapping[str, torch.Tensor | None]
     ) -> list[TensorEntry]:
         entries = []
-        for name, tensor in found:
+        for name, tensor in held.items():
+            if tensor is None:
+                continue
             here = f"{path}.{name}"
             first = self._tensors.setdefault(id(tensor), here)
             entries.append(TensorEntry(here, tensor, "" if first == here else first))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..calls.dry_confirmed import dry_outcome, like_last
 from ..calls.runner import Runner
+from ..calls.signatures import words
 from ..capture.program_of import Captured
-from ..errors import NotCompiled, NotExportable
+from ..errors import GraphError, NotCompiled, NotExportable
 from ..ir.program import Program, Role, TensorMeta
 from ..live.inputs import Call, sharing_of
 from ..options.options import Options
@@ -19,7 +21,7 @@ from .formats.conditions import conditions, moved
 from .tensors_only import tensors_only
 from .unrolled import unrolled
 
-_AGAIN = "call the Graph once more before tg.export, or give it args=."
+_AGAIN = "call the Graph once more before tg.export, or give it args=(x, y)."
 
 
 def captured_step(
@@ -78,21 +80,39 @@ def _last(runner: Runner) -> tuple[Captured, Call]:
             fix="call it, or give tg.export the arguments of a call: args=(x, y).",
         )
     if runner.live.options != runner.option_changes.last:
-        raise NotExportable("Options changed since the last call.", fix=_AGAIN)
+        return _like_last(runner, "Options changed since the last call")
     if runner.programs.compiler.latest is None:
         assert runner.live.last_call is not None
         outcome, call = runner.live.last_call
         _check_not_eager(runner, runner.programs.why_eager(call))
-        _check_whole(runner, outcome, "The last call made", _AGAIN)
+        if not outcome.is_whole:
+            _check_not_eager(runner, outcome.eager)
+            return _like_last(runner, "The last call made states, and the next one finds them")
         return runner.programs.compiler.program_of(outcome, call), call
     replay, call, _ = runner.programs.compiler.latest
     _check_not_eager(runner, runner.programs.why_eager(call))
-    why = replay.why_not()
-    if why:
-        raise NotExportable(f"The last program no longer fits: {why}.", fix=_AGAIN)
+    if why := replay.why_not():
+        return _like_last(runner, f"The last program no longer fits: {why}")
     if runner.live.optimizers and not runner.live.own_update:
         replay.guards.check_gradients(replay.name_of)
     return _bound(replay.captured, replay.leaves), call
+
+
+def _like_last(runner: Runner, why: str) -> tuple[Captured, Call]:
+    """The program of a call with zeros for the last one's tensors; it is taken back.
+
+    Raises:
+        NotExportable: ``why`` the last program is none, and why there is none of such a call.
+    """
+    call = like_last(runner.programs)
+    if call is None:
+        raise NotExportable(f"{why}.", fix=_AGAIN)
+    try:
+        outcome = dry_outcome(runner.programs, call, of_zeros=True)
+    except Exception as error:  # `build` may not take zeros
+        reason = error.reason if isinstance(error, GraphError) else words(error)
+        raise NotExportable(f"{why}; a step with zeros says: {reason}.", fix=_AGAIN) from error
+    return runner.programs.compiler.program_of(outcome, call), call.without_data()
 
 
 def _dry_run(

@@ -19,6 +19,7 @@ from ..ir.program import Role
 from ..live.inputs import Call
 from ..live.named import put
 from ..live.step import Leaf
+from ..objects import is_a
 from ..structure import Unfit, check, key_of, tensors_in
 
 GRAD: Any = torch.Tensor.grad  # a C property
@@ -288,7 +289,7 @@ def first_places(items: Iterable[object]) -> tuple[int, ...]:
 
 def tensors_inside(value: object) -> list[torch.Tensor]:
     """The tensors in an object, in the order of its parts."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return [value]
     if is_plain_throughout(value):
         return []

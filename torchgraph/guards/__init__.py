@@ -20,7 +20,7 @@ from .guards import (
 )
 from .names import Name as Name, Names as Names
 from .optimizers import OwnState as OwnState
-from .scripts import Scripts as Scripts, is_script as is_script
+from .scripts import Scripts as Scripts, is_script as is_script, unheard_in as unheard_in
 from .sharing import Alias as Alias
 from .tensors import (
     Starts as Starts,

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..ir.aliasing import is_leaf
+from ..objects import in_words, is_a
 from ..structure.kinds import SYMBOLS, parts_of_partial
 
 
@@ -138,17 +139,17 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> object:
     parts = (value.start, value.stop, value.step) if kind is slice else parts_of_partial(value)
     if parts is not None:  # a slice has no hash
         return kind, tuple(look(part, deep=deep, level=level + 1) for part in parts)
-    if isinstance(value, (MethodType, MappingProxyType)):  # another one each time it is asked for
+    if issubclass(kind, (MethodType, MappingProxyType)):  # another one each time it is asked for
         return kind, *map(Same, gc.get_referents(value))
     if kind is _CACHED:
         found = value.cache_info()
         return kind, Same(value), found.misses, found.currsize
-    if kind in (bytearray, array) or isinstance(value, _OF_C):
+    if kind in (bytearray, array) or issubclass(kind, _OF_C):
         held = memoryview(value).cast("B")
         return kind, held.nbytes, bytes(held[:_BYTES])
     if is_generator(value):
         return Drawn(kind, repr(_state(value)))
-    listed = _is_array(kind) and not isinstance(value, torch.Tensor)
+    listed = _is_array(kind) and not issubclass(kind, torch.Tensor)
     return _array(value) if listed else _of_object(value)
 
 
@@ -223,7 +224,7 @@ class Drawn(NamedTuple):
 def is_generator(value: object) -> bool:
     """True for a random generator of Python's or NumPy's."""
     numpy = str(type(value).__module__).startswith("numpy.random")
-    return isinstance(value, random.Random) or (numpy and _state(value) is not None)
+    return is_a(value, random.Random) or (numpy and _state(value) is not None)
 
 
 def _state(value: object) -> object:
@@ -326,12 +327,10 @@ LOOKS: dict[Aspect, Callable[[object], object]] = {
 
 def shown(value: object) -> str:
     """A value in words: no code of the user's runs for it, and nothing is kept alive."""
-    if (
-        type(value) in _PLAIN
-        or type(value) in (float, complex, slice)
-        or isinstance(value, enum.Enum)
-    ):
+    kind = type(value)
+    if kind in _PLAIN or kind in (float, complex, slice):
         return f"{value!r:.60}"
-    if callable(value) and hasattr(value, "__qualname__"):
-        return str(value.__qualname__)
-    return "nothing" if value is ABSENT else f"a {type(value).__qualname__}"
+    if value is ABSENT:
+        return "nothing"
+    words = kind.__qualname__ if kind in _CONTAINERS else in_words(value)
+    return f"a {words}" if words == kind.__qualname__ else words

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,12 +22,13 @@ from .. import _extension
 from .._torch.modules import buffers_of, children_of, parameters_of
 from ..errors import GradPresent
 from ..ir.program import Role, TensorMeta
+from ..objects import in_words
 from .checks import Attributes, Hooks, Instances, Members, Read, same_value
 from .classes import Classes
 from .compiled import CompiledChecks
 from .layout import layout
 from .names import Name, Names
-from .optimizers import OptimizerGuard
+from .optimizers import NestedGuard, OptimizerGuard
 from .scripts import Scripts, is_script
 from .sharing import Alias, Sharing
 from .tensors import TensorMatch, has_layout
@@ -129,7 +130,8 @@ class Guards:
     """Structure, identities, flags and attributes of one Step, and the values of its numbers.
 
     ``outside`` is what `build` used although no attribute of the Graph holds it; ``state``: the
-    tensors that the paths of ``aliases`` lead to.
+    tensors that the paths of ``aliases`` lead to; ``renewed``: the containers in param groups and
+    slots that the step itself replaces.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class Guards:
         names: Names | None = None,
         aliases: Sequence[Alias] = (),
         state: Mapping[str, Any] = MappingProxyType({}),
+        renewed: AbstractSet[str] = frozenset(),
     ) -> None:
         self.reads = tuple(reads)
         self.names = names or Names(())
@@ -160,7 +163,9 @@ class Guards:
         states = {leaf.fqn: leaf.value for _, leaf in step.tensors()}
         self.sharing = Sharing(states, free, step.shared)
         self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
+        self.renewed = renewed
         self.optimizers = [OptimizerGuard(opt) for opt in step.optimizers]
+        self._nested = NestedGuard(step.nested, renewed)
         self._training = bool(step.optimizers)
         self._statics = step.statics
         self._module = _extension.guards()
@@ -183,7 +188,7 @@ class Guards:
             names = names.with_more(found.names)
             more_aliases = {id(alias.tensor()): alias for alias in (*found.aliases, *aliases)}
             aliases = list(more_aliases.values())
-        guards = Guards(step, reads, self.outside, names, aliases, state)
+        guards = Guards(step, reads, self.outside, names, aliases, state, self.renewed)
         return guards if guards.sharing.relations == self.sharing.relations else None
 
     @property
@@ -219,6 +224,7 @@ class Guards:
             yield self.sharing.changed()
         for guard in self.optimizers:
             yield guard.broken()
+        yield self._nested.broken()
         if moved := self.names.which():
             yield f"{moved} changed"
         if not self._aliases_hold():
@@ -245,6 +251,7 @@ class Guards:
         self.sharing.compile(checks, filter(has_layout, compared))
         for guard in self.optimizers:
             guard.compile(checks)
+        self._nested.compile(checks)
         self._attributes.compile(checks)
         self.names.compile(checks)
         if self.aliases:
@@ -308,12 +315,9 @@ class Guards:
 
 
 def _described(value: object) -> str:
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return str(TensorMeta.of(value))
-    text = repr(value)
-    if callable(value) or " at 0x" in text or len(text) > _SHOWN:
-        return str(getattr(value, "__qualname__", type(value).__qualname__))
-    return text
+    return in_words(value, _SHOWN)
 
 
 class GuardTimes:

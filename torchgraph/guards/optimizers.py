@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numbers
 import operator
-from itertools import compress
+from collections.abc import Sequence, Set as AbstractSet
+from itertools import chain, compress
+from types import MethodType
+from typing import Any
 
 import torch
 
@@ -53,16 +56,16 @@ class OptimizerGuard:
         self._settings = list(map(_settings, self._groups))
         self._state = optimizer.state
         self._owners = Members([optimizer.state])
-        self._slots = Members(list(optimizer.state.values()))
+        self._slots = Members(_slots(optimizer))
         self._inside = self._inside_slots()
         self._own = OwnState(optimizer)
 
     def broken(self) -> str:
         """The change found, in words; empty when there is none."""
         optimizer = self.optimizer
-        if optimizer.state is not self._state or not self._owners.hold():
+        if optimizer.state is not self._state or not self._owners.hold(_numbers_moved):
             return "the state of an optimizer was replaced or grew"
-        if not self._slots.hold(_numbers_moved) or not self._inside_holds():
+        if not self._slots.hold(_same_but_for_numbers) or not self._inside_holds():
             return "a slot of an optimizer was replaced"
         groups = optimizer.param_groups
         if len(groups) != len(self._groups) or not all(map(operator.is_, groups, self._groups)):
@@ -82,8 +85,10 @@ class OptimizerGuard:
 
     def _inside_slots(self) -> list[object]:
         """The contents of mutable slots, which may change while a slot stays the same object."""
-        held = (value for slots in self.optimizer.state.values() for value in slots.values())
-        return [_frozen(value) for value in held if _is_mutable(value)]
+        held = chain(*map(dict.values, _slots(self.optimizer)), self.optimizer.state.values())
+        known = set(map(id, _slots(self.optimizer)))
+        values = (value for value in held if _is_mutable(value) and id(value) not in known)
+        return [_frozen(value, known) for value in values]
 
     def _inside_holds(self) -> bool:
         return self._inside_slots() == self._inside
@@ -95,8 +100,7 @@ class OptimizerGuard:
         """Add this to the compiled checks."""
         optimizer = self.optimizer
         checks.attribute(optimizer, "state", optimizer.state)
-        checks.members(optimizer.state)
-        checks.slots(*optimizer.state.values())
+        checks.slots(optimizer.state, *_slots(optimizer))
         if self._inside:
             checks.call(self._inside_holds, ())
         if any(map(_is_mutable, _attributes(optimizer).values())):
@@ -117,6 +121,12 @@ class OptimizerGuard:
                 checks.settings(group)  # and the list of parameters is the same
 
 
+def _same_but_for_numbers(old: object, new: object) -> bool:
+    if type(old) is type(new) is MethodType:
+        return old.__self__ is new.__self__ and old.__func__ is new.__func__
+    return _numbers_moved(old, new)
+
+
 def _numbers_moved(old: object, new: object) -> bool:
     return type(old) is type(new) and _is_number(new)
 
@@ -125,17 +135,54 @@ def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def _slots(optimizer: torch.optim.Optimizer) -> list[dict[Any, Any]]:
+    """The dicts of slots; under a key of its own an optimizer may keep another value."""
+    return [slots for slots in optimizer.state.values() if isinstance(slots, dict)]
+
+
 def _settings(group: dict[str, object]) -> object:
-    return _frozen({key: value for key, value in group.items() if key != "params"})
+    return _frozen({key: value for key, value in group.items() if key != "params"}, {id(group)})
 
 
-def _frozen(value: object) -> object:
-    """The form of a setting, or of a slot's value, to compare: numbers by type, others by look."""
+def _frozen(value: object, known: AbstractSet[int]) -> object:
+    """The form of a setting, or of a slot's value, to compare: numbers by type, others by look.
+
+    ``known``: by identity, containers whose content is compared already, or which are around.
+    """
+    if id(value) in known:
+        return Same(value)
     if isinstance(value, (tuple, list)):
-        return type(value), tuple(map(_frozen, value))
+        return type(value), tuple(_frozen(item, known | {id(value)}) for item in value)
     if isinstance(value, dict):
-        return {key: _frozen(item) for key, item in value.items()}
+        return {key: _frozen(item, known | {id(value)}) for key, item in value.items()}
     return type(value) if _is_number(value) else look(value, deep=False, level=1)
+
+
+class NestedGuard:
+    """The dicts and lists inside of param groups and slots: each place keeps its own.
+
+    What holds one beside the optimizer, another place of an optimizer too, reads and writes the
+    same values.
+
+    Args:
+        nested: those of a `Step`.
+        renewed: the names of those that the step itself replaces.
+    """
+
+    def __init__(self, nested: Sequence[Any], renewed: AbstractSet[str]) -> None:
+        self._nested = [one for one in nested if one.fqn not in renewed]
+
+    def broken(self) -> str:
+        """The change found, in words; empty when there is none."""
+        return next((f"{one.fqn} was replaced" for one in self._nested if not one.is_there), "")
+
+    def compile(self, checks: CompiledChecks) -> None:
+        """Add this to the compiled checks."""
+        if self._nested:
+            checks.call(self._holds, ())
+
+    def _holds(self) -> bool:
+        return not self.broken()
 
 
 def _is_mutable(value: object) -> bool:

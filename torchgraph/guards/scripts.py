@@ -8,16 +8,22 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from .._torch.scripts import can_fuse, names_of, ops_of, optimizes, reader_of, set_attribute
+from .._torch.scripts import (
+    can_fuse,
+    names_of,
+    ops_of,
+    ops_of_functions,
+    optimizes,
+    reader_of,
+    set_attribute,
+)
 from .aspects import look
 from .checks import same_value
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor)
-_UNHEARD = {
-    "prim::fork": "runs parts of it in other threads (torch.jit.fork)",
-    "prim::tolist": "reads a tensor by tolist()",
-}
-"""Ops of TorchScript's own that no listener hears."""
+_TO_LIST = "prim::tolist"
+_READS = "reads a tensor by tolist()"
+"""An op of TorchScript's own that no listener hears."""
 
 _known: WeakKeyDictionary[object, tuple[tuple[str, ...], str]] = WeakKeyDictionary()
 """Module -> the names of its attributes, and what of its code cannot be followed."""
@@ -87,11 +93,16 @@ def _about(module: object) -> tuple[tuple[str, ...], str]:
     found = _known.get(module)
     if found is None:
         names = names_of(module)
-        unheard = next((_UNHEARD[op] for op in ops_of(module) if op in _UNHEARD), "")
+        unheard = _READS if _TO_LIST in ops_of(module) else ""
         if names is None:
             names, unheard = (), "its attributes cannot be listed"
         found = _known[module] = names, unheard
     return found
+
+
+def unheard_in(function: Any) -> str:
+    """What a function of TorchScript does that no listener hears; empty for nothing."""
+    return _READS if _TO_LIST in ops_of_functions([function]) else ""
 
 
 def _is_readable(value: object) -> bool:

@@ -11,8 +11,8 @@ from weakref import ref
 import torch
 
 from ..live.inputs import Call
-from ..live.random_state import RandomState
 from ..live.snapshot import Snapshot
+from ..random_state import RandomState
 from ..replay.replay import Replay
 from .arguments import Arguments, Held
 from .results import Result

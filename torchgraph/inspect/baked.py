@@ -19,6 +19,7 @@ from ..ir.ops import base_name
 from ..ir.program import Phase, Program, TensorMeta, provenance
 from ..ir.text import value_type
 from ..live.inputs import Call, leaves
+from ..objects import in_words
 
 # Numbers of other schema types say how to compute, not with what: sizes, dims, flags.
 _NUMERIC = frozenset({torch.NumberType, torch.FloatType, torch.ComplexType, torch.TensorType})
@@ -56,8 +57,8 @@ def collect(program: Program, call: Call, optimizers: list[Optimizer]) -> tuple[
 
 def _arguments(call: Call) -> Iterator[Baked]:
     for name, value in leaves(call.args, call.kwargs):
-        if not isinstance(value, torch.Tensor):
-            yield Baked(BakedKind.ARGUMENT, name, repr(value))
+        if not issubclass(type(value), torch.Tensor):
+            yield Baked(BakedKind.ARGUMENT, name, in_words(value))
 
 
 def _numbers(program: Program, optimizers: list[Optimizer]) -> Iterator[Baked]:

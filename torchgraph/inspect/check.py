@@ -27,6 +27,7 @@ from ..verify.divergence import ABSENT, CAPTURE, Divergence as Divergence, diver
 from ..verify.eager import Eager, Journal
 from ..verify.eager_values import Follower
 from ..verify.rank_agreement import SingleRank, collectives_of, deciding
+from ..verify.repeats import first_unrepeated
 from ..verify.start import ReplaySandbox
 
 FLOAT64 = "float64"
@@ -61,7 +62,9 @@ def check(
     ranks = deciding([replay.captured.program, replay.program])
     _agree(ranks, replay, options, precision)
     autocast = Autocast(options.autocast, (leaf.value for leaf in replay.leaves))
-    eager = Eager(autocast.eager(build), call, scan, owners, options, replay.leaves, around)
+    places = [leaf for leaf, _ in replay.captured.side_effects.read]
+    built = autocast.eager(build)
+    eager = Eager(built, call, scan, owners, options, replay.leaves, around, places)
     looking = _Check(replay, eager, ReplaySandbox(replay, call, scan()), options, ranks)
     found = looking.divergence()
     if precision != FLOAT64:
@@ -143,7 +146,9 @@ class _Check:
         reaches = _different(self._expected, got)
         if not self._ranks.any(bool(reaches)):
             return None
-        repeatable = not _different(self._expected, self._eager.run())
+        with self._sandbox.values(self._replay.captured.program.signature) as values:
+            unrepeated = first_unrepeated(self._replay.captured.program, values)
+        repeatable = unrepeated is None and not _different(self._expected, self._eager.run())
         self._reaches = tuple(map(str, reaches))
         program = expanded(self._replay.program)
         stages = (
@@ -165,6 +170,7 @@ class _Check:
         return replace(
             found,
             repeatable=repeatable,
+            unrepeated=unrepeated,
             graph_error=accuracy.graph,
             eager_error=accuracy.eager,
         )

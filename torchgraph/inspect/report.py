@@ -58,8 +58,10 @@ class Report(Printed):
     backend: str
     """That which runs: ``"inductor"``, ``"aten"``, or ``"aten (inductor failed: ...)"``.
 
-    ``"eager"`` where no program can hold the step: then ``calls`` is what there is to say.
+    ``"eager"`` where there is no program: then ``no_program`` says why, and ``calls`` what ran.
     """
+    no_program: str = ""
+    """Why there is no program; empty where there is one."""
     stages: tuple[StageTime, ...] = ()
     passes: tuple[PassRecord, ...] = ()
     """In the order in which they ran."""
@@ -154,7 +156,7 @@ class Report(Printed):
         plan = self.backend_plan
         said = [plan, f"Compiled code: {self.confirmation}" if self.confirmation else ""]
         if self.backend == "eager":
-            said = ["No program holds this step: it runs in eager."]
+            said = ["No program holds this step: it runs in eager.", self.no_program]
             said += [f"{one.serves}: {one.why}" for one in self.calls.eager]
         return Shown(
             self.name,
@@ -254,7 +256,7 @@ class Report(Printed):
         cls,
         name: str,
         replay: Replay | None,
-        call: Call,
+        call: Call | None,
         cache: ProgramCache,
         options: Options,
         seconds: Mapping[str, float],
@@ -262,15 +264,18 @@ class Report(Printed):
         looks: SpotChecks,
         modules: Mapping[str, nn.Module],
         measured: Peaks | None = None,
+        why: str = "",
     ) -> Report:
         """The report of the program in ``replay``, which was captured for ``call``; None: of none.
 
-        ``measured``: its peaks, where they were measured.
+        Args:
+            measured: its peaks, where they were measured.
+            why: the reason why there is no program.
         """
         counts = (fallback.recorded, fallback.eager, looks.count, looks.note)
         calls = CallCounts(cache.served + looks.count, *counts)
-        if replay is None:
-            return cls._of_eager(name, cache, options, calls, source_of(modules))
+        if replay is None or call is None:
+            return cls._without(why, name, cache, options, calls, source_of(modules))
         found = measured or peaks.planned(replay, options)
         program, captured = replay.program, replay.captured
         optimizers = [guard.optimizer for guard in replay.guards.optimizers]
@@ -307,8 +312,9 @@ class Report(Printed):
         )
 
     @classmethod
-    def _of_eager(
+    def _without(
         cls,
+        why: str,
         name: str,
         cache: ProgramCache,
         options: Options,
@@ -316,10 +322,17 @@ class Report(Printed):
         source: Source,
     ) -> Report:
         programs = _held(cache, None, options)
-        return cls(name=name, backend="eager", programs=programs, calls=calls, source=source)
+        return cls(
+            name=name,
+            backend="eager",
+            no_program=why,
+            programs=programs,
+            calls=calls,
+            source=source,
+        )
 
     def _tables(self) -> Iterator[RenderableType]:
-        plan = self.backend_plan
+        plan = self.no_program or self.backend_plan
         yield tables.report_head(self.name, self.backend, self.nodes, self.steps, plan)
         calls = tables.calls(self.calls)
         if self.calls.untold:

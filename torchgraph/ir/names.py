@@ -77,11 +77,15 @@ class StateName(str):
 
     def again(self) -> StateName:
         """A distinct name for another state with the same text: keys may be 0 and '0'."""
-        return self._at(*self.key[:-1], f"{self.key[-1]}_")
+        return self._at(*self.key[:-1], f"{''.join(self.key[-1:])}_")
 
     def below(self, key: Any) -> StateName:
         """The name of an item of this setting: ``betas.0`` of ``betas``."""
         return self._at(*self.key, str(key))
+
+    def around(self, levels: int) -> StateName:
+        """The name of the container so many levels around it: ``betas`` of ``betas.0``."""
+        return self._at(*self.key[:-levels])
 
     def _at(self, *key: str) -> StateName:
         return StateName(self.kind, self.owner, key, self.optimizer)
@@ -90,7 +94,7 @@ class StateName(str):
 def _text(kind: NameKind, owner: str | int, key: tuple[str, ...], optimizer: int | None) -> str:
     place = ".".join(key)
     if kind is NameKind.SLOT:
-        return f"optimizer.{optimizer}.state.{owner}.{place}"
+        return f"optimizer.{optimizer}.state.{owner}{'.' if key else ''}{place}"
     if kind is NameKind.SETTING:
         return f"optimizer.{optimizer}.param_groups.{owner}.{place}"
     if kind is NameKind.GROUP:
@@ -110,9 +114,9 @@ def buffer(path: str, name: str) -> StateName:
     return StateName(NameKind.BUFFER, path, (name,))
 
 
-def slot(number: int, owner: str, key: Any) -> StateName:
-    """``optimizer.0.state.model.weight.exp_avg``."""
-    return StateName(NameKind.SLOT, owner, (str(key),), optimizer=number)
+def slot(number: int, owner: str, *key: Any) -> StateName:
+    """``optimizer.0.state.model.weight.exp_avg``; without a key, all that is kept for the owner."""
+    return StateName(NameKind.SLOT, owner, tuple(map(str, key)), optimizer=number)
 
 
 def setting(number: int, index: int, *key: Any) -> StateName:

@@ -25,6 +25,7 @@ from ..guards.aspects import count, elements, is_container, own
 from ..guards.names import of_class
 from ..ir.aliasing import is_leaf
 from ..lines import PARTS_OF_STEPS, is_library
+from ..objects import in_words, is_gone
 from ..structure import parts_of_partial
 from .logs import is_logger
 
@@ -110,7 +111,7 @@ class _Search:
     def visit(self, name: str, value: object, depth: int) -> None:
         """``name`` leads to ``value``."""
         value = unwrap(value)
-        if id(value) in self._seen or depth < 0:
+        if id(value) in self._seen or depth < 0 or is_gone(value):
             return
         self._seen[id(value)] = value
         if not self._is_ours(name, value):
@@ -189,7 +190,7 @@ class _Search:
         held = dict.items(value) if isinstance(value, dict) else enumerate(elements(value))
         for key, item in list(held):
             inner = f"{name}_{key}"
-            self.found.words[inner] = f"{self.found.words.get(name, name)}[{key!r}]"
+            self.found.words[inner] = f"{self.found.words.get(name, name)}[{in_words(key)}]"
             self.visit(inner, item, depth - 1)
 
 

@@ -84,6 +84,20 @@ def key_below_autograd(call: Call) -> tuple[object, ...]:
     return (*tree, plain, sharing)
 
 
+def zeros_like(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments of a call with zeros for its tensors; None where those are not plain ones."""
+    *_, tensors, sharing = call.key
+    if sharing:
+        return None
+    made = []
+    for shape, dtype, strides, device, differentiable, *_ in cast("tuple[Any, ...]", tensors):
+        with torch.inference_mode(False), torch.no_grad():
+            zeros = torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
+        made.append(zeros.requires_grad_(differentiable))
+    own = call.over(made)
+    return own.args, own.kwargs
+
+
 class Hidden(inspect.Parameter):
     """A parameter of `build` whose argument torchgraph passes itself: no error shows it."""
 

@@ -1,22 +1,86 @@
-"""Assignment to a place in the nested dicts, lists and tuples of an optimizer."""
+"""Places in the nested dicts, lists and tuples of optimizers, and writes to them.
+
+Dicts and lists are written where they are: whoever else holds one sees the same values.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .step import Path
+import torch
+
+Path = tuple[Any, ...]
+"""Keys from a root container to a value: ``("betas", 0)``."""
+
+
+def home(root: Any, path: Path) -> tuple[Any, Any]:
+    """The innermost container around a place that is no tuple, and the key in it.
+
+    Raises:
+        KeyError, IndexError, TypeError: the place is gone.
+    """
+    holder, key, found = root, path[0], root
+    for before, inner in itertools.pairwise(path):
+        found = found[before]
+        if not isinstance(found, tuple):
+            holder, key = found, inner
+    return holder, key
+
+
+def value_at(root: Any, path: Path, gone: Any = None) -> Any:
+    """The value at ``path``; ``gone`` where the place is."""
+    found = root
+    try:
+        for key in path:
+            found = found[key]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return gone
+    return found
 
 
 def assign(root: Any, path: Path, value: object) -> None:
-    """Set the value at ``path`` below a dict. Inner containers are rebuilt, not written."""
-    root[path[0]] = _rebuilt(root[path[0]], path[1:], value)
+    """Set the value at ``path`` below a dict; tuples around it are made anew."""
+    around = [root]
+    for key in path[:-1]:
+        around.append(around[-1][key])
+    for holder, key in zip(reversed(around), reversed(path), strict=True):
+        if not isinstance(holder, tuple):
+            set_item(holder, key, value)
+            return
+        value = with_items(holder, [*holder[:key], value, *holder[key + 1 :]])
 
 
-def _rebuilt(container: Any, path: Path, value: object) -> object:
-    if not path:
-        return value
-    if isinstance(container, dict):
-        return {**container, path[0]: _rebuilt(container[path[0]], path[1:], value)}
-    items = list(container)
-    items[path[0]] = _rebuilt(items[path[0]], path[1:], value)
-    return type(container)(items)
+def set_item(holder: Any, key: Any, value: object) -> None:
+    """Set an item of a container, without the code of a user's subclass."""
+    if isinstance(holder, dict):
+        dict.__setitem__(holder, key, value)
+    elif isinstance(holder, list):
+        list.__setitem__(holder, key, value)
+    else:
+        holder[key] = value
+
+
+def with_items(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
+    """A tuple of the same class and with the same attributes, but these items."""
+    if type(like) is tuple:
+        return tuple(items)
+    made: Any = tuple.__new__(type(like), items)
+    if hasattr(like, "__dict__"):
+        vars(made).update(vars(like))
+    return made
+
+
+def containers(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[Any]:
+    """The states and param groups of optimizers, and all dicts, lists and tuples in them, once."""
+    pending: list[Any] = [held for one in optimizers for held in (one.state, one.param_groups)]
+    seen: set[int] = set()
+    while pending:
+        holder = pending.pop()
+        if id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        yield holder
+        items = dict.values(holder) if isinstance(holder, dict) else holder
+        pending += [item for item in items if isinstance(item, (dict, list, tuple))]

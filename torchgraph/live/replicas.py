@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._torch import engine_watch
 from .._torch.distributed import ddp
+from .._torch.names import patched
 from ..distributed import batch_norm
 from ..distributed.errors import NotAveraged
 from ..distributed.parallel import DataParallel
@@ -105,7 +105,7 @@ def _forward_as(cls: type[nn.Module], made: Callable[..., object]) -> Iterator[N
             return original(module, *args, **kwargs)
         return made(module, *args, **kwargs)
 
-    with mock.patch.object(cls, "forward", stands_in(forward, cls, "forward")):
+    with patched(cls, "forward", stands_in(forward, cls, "forward")):
         yield
 
 

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from .._torch.distributed.held import local
 from .._torch.tensors import address_of
 from ..ir import bits
-from .random_state import RandomState
+from ..random_state import RandomState
 
 _CONTAINERS = (dict, list, set, deque)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -27,18 +29,17 @@ from ..ir import names
 from ..ir.aliasing import has_strides, is_opaque, storages_overlap
 from ..ir.names import StateName
 from ..ir.program import ParameterGroup, Role
+from ..objects import is_a
 from ..optimizers.rules import update_class
 from .flags import Flags
 from .named import NumberPlace, is_number
-
-Path = tuple[Any, ...]
-"""Keys from a root container to a value: ``("betas", 0)``."""
+from .places import Path, home, value_at
 
 SCALER_TENSORS = ("scale", "growth_tracker")
 SCALER_NUMBERS = ("growth_factor", "backoff_factor", "growth_interval")
 """The attributes of a GradScaler's state, as its leaves are named."""
 
-_STATIC = (bool, str, type(None), torch.dtype, torch.device)
+_STATIC = (bool, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,23 @@ class Leaf:
 
     def now(self, gone: Any = None) -> Any:
         """The value that is there now; ``gone`` where its place is."""
+        return value_at(self.root, self.path, gone)
+
+    @property
+    def in_tuple(self) -> bool:
+        """True for an item of a tuple, which cannot be written by itself."""
+        return isinstance(value_at(self.root, self.path[:-1]), tuple)
+
+    @property
+    def place(self) -> tuple[int, object]:
+        """Equal for one place under several names; items of one tuple are one place."""
+        if isinstance(self.root, NumberPlace):
+            return self.root.key
         try:
-            return self.read()
-        except (KeyError, IndexError, TypeError, ValueError):
-            return gone
+            holder, key = home(self.root, self.path)
+        except (KeyError, IndexError, TypeError):
+            return id(self.root), self.path
+        return id(holder), key
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,22 @@ class Static:
     root: object
     path: Path
     value: object
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A dict or list inside of a param group or of slots."""
+
+    fqn: StateName
+    root: Any
+    """The param group or the slots."""
+    path: Path
+    value: Any
+
+    @property
+    def is_there(self) -> bool:
+        """True while the place holds this very container."""
+        return value_at(self.root, self.path) is self.value
 
 
 @dataclass
@@ -131,8 +161,10 @@ class Step:
     """True while a lazy module waits for its first call: then a tensor is none yet."""
     opaque: list[tuple[str, str]] = field(default_factory=list)
     """(fqn, class) of subclasses with a dispatch of their own; buffers among them are no leaves."""
-    slotless: list[tuple[str, str]] = field(default_factory=list)
-    """(name, class) of what lies in the state of an optimizer and is no dict of slots."""
+    nested: list[Nested] = field(default_factory=list)
+    """The dicts and lists inside of param groups and slots, once for each place."""
+    shared_containers: list[tuple[str, str]] = field(default_factory=list)
+    """(place, the place where its content has names) of containers that are in several places."""
     flags: Flags = field(default_factory=lambda: Flags(()))
     """The ``requires_grad`` of each tensor when the step began."""
     shared: frozenset[Relation] = frozenset()
@@ -140,8 +172,10 @@ class Step:
     replicas: Replicas = field(default_factory=Replicas)
     """The averaging of its gradients over ranks."""
     _names: set[StateName] = field(default_factory=set)
-    _held: set[int] = field(default_factory=set)
-    """By identity, the param groups and slots that have names."""
+    _containers: dict[int, str] = field(default_factory=dict)
+    """By identity, the names of the containers of optimizers."""
+    _scanned: set[int] = field(default_factory=set)
+    """By identity, the param groups and slots whose content has names."""
 
     @classmethod
     def scan(
@@ -184,8 +218,10 @@ class Step:
             step._scan_tensors(buffers_of(module), path, Role.BUFFER)
         step._scan_tensors(dict(step.tensors_by_name), "", Role.PARAMETER)
         owners: dict[int, int] = {}
+        for scan in (partial(step._check_parameters, owners), step._name_containers):
+            for number, optimizer in enumerate(optimizers):
+                scan(number, optimizer)
         for number, optimizer in enumerate(optimizers):
-            step._check_parameters(number, optimizer, owners)
             step._scan_optimizer(number, optimizer)
         step._scan_scaler(scaler)
         step._scan_numbers()
@@ -235,12 +271,6 @@ class Step:
                 f"{fqn} is a {kind}, a tensor with a dispatch of its own, and a program holds "
                 "plain tensors only: keep what it is made of"
             )
-        if self.slotless:
-            name, kind = self.slotless[0]
-            return (
-                f"{name} is a {kind}, and a program knows dicts of slots only: keep it in a param "
-                "group or in an attribute of the optimizer"
-            )
         return ""
 
     @property
@@ -286,7 +316,7 @@ class Step:
         parameters = [leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER]
         gradient_hooks = tensor_hooks(parameters)
         hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
-        objects = tuple((fqn, id(value)) for fqn, value in self.objects)
+        objects = tuple(self.object_keys())
         own = tuple(OwnState(optimizer).key for optimizer in self.optimizers)
         used = [*self.modules.values()]
         classes = Classes(map(type, (*used, *self.optimizers))).key
@@ -297,8 +327,14 @@ class Step:
             if leaf.in_module
             for name, value in vars(leaf.value).items()
         )
-        others = (classes, patched, marks, Scripts(used).key)
+        others = (classes, patched, marks, Scripts(used).key, tuple(self.shared_containers))
         return modules, ties, statics, groups, hooked, objects, own, *others
+
+    def object_keys(self) -> Iterator[tuple[str, object]]:
+        """(name, key) of the other objects of optimizers: equal for the same object or method."""
+        for fqn, value in self.objects:
+            bound = isinstance(value, MethodType)  # Python makes another for each look at it
+            yield fqn, (id(value.__self__), value.__func__) if bound else id(value)
 
     def scaler_reads(self) -> Iterator[tuple[str, object, str, object]]:
         """The tensors of a GradScaler, as attributes that must stay the same objects."""
@@ -361,7 +397,7 @@ class Step:
         self.leaves.append(Leaf(fqn, role, root, path, value))
 
     def _check_parameters(
-        self, number: int, optimizer: torch.optim.Optimizer, owners: dict[int, int]
+        self, owners: dict[int, int], number: int, optimizer: torch.optim.Optimizer
     ) -> None:
         given = [id(p) for group in optimizer.param_groups for p in group["params"]]
         # Leaves that no module holds, beside those of modules; an optimizer of another model is an
@@ -388,31 +424,43 @@ class Step:
                         f"{owners[id(parameter)]} and in optimizer {number}."
                     )
 
+    def _name_containers(self, number: int, optimizer: torch.optim.Optimizer) -> None:
+        """Name param groups and slots, so that what else leads to one is known as that."""
+        for index, group in enumerate(optimizer.param_groups):
+            self._containers.setdefault(id(group), names.group(number, index))
+        for owner, _, slots in self._states(optimizer):
+            if isinstance(slots, dict):
+                self._containers.setdefault(id(slots), names.slot(number, owner))
+
     def _scan_optimizer(self, number: int, optimizer: torch.optim.Optimizer) -> None:
         """Name the settings and slots of an optimizer; those of a wrapped one only once."""
         for index, group in enumerate(optimizer.param_groups):
-            for key, value in self._unnamed(group):
+            for key, value in self._unnamed(names.group(number, index), group):
                 if key != "params":
                     self._scan_value(names.setting(number, index, key), group, (key,), value)
+        for owner, key, slots in self._states(optimizer):
+            name = names.slot(number, owner)
+            if not isinstance(slots, dict):  # of the whole optimizer, under a key of its own
+                self._scan_value(name, optimizer.state, (key,), slots)
+                continue
+            for slot, value in self._unnamed(name, slots):
+                self._scan_value(names.slot(number, owner, slot), slots, (slot,), value)
+
+    def _states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, object, Any]]:
+        """(owner, key, what is there) of the state, but for parameters that were replaced."""
         state: Mapping[Any, object] = optimizer.state  # torch types the keys as tensors
         for key, slots in state.items():
-            if isinstance(key, torch.Tensor):
-                if id(key) not in self.index:
-                    continue  # a leftover of a parameter that was replaced
-                name = self.parameter_fqn(key)
-            else:
-                name = str(key)
-            if not isinstance(slots, dict):
-                self.slotless.append((f"optimizer.{number}.state.{name}", type(slots).__name__))
-                continue
-            for slot, value in self._unnamed(slots):
-                self._scan_value(names.slot(number, name, slot), slots, (slot,), value)
+            if not isinstance(key, torch.Tensor):
+                yield str(key), key, slots
+            elif id(key) in self.index:
+                yield self.parameter_fqn(key), key, slots
 
-    def _unnamed(self, held: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
-        """The items of a param group or of slots; empty where another optimizer named them."""
-        if id(held) in self._held:
+    def _unnamed(self, name: StateName, held: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+        """The items of a param group or of slots; empty where they have names already."""
+        if id(held) in self._scanned:
+            self.shared_containers.append((name, self._containers[id(held)]))
             return ()
-        self._held.add(id(held))
+        self._scanned.add(id(held))
         return held.items()
 
     def _scan_scaler(self, scaler: Scaler | None) -> None:
@@ -432,9 +480,9 @@ class Step:
     def _scan_numbers(self) -> None:
         """Numbers of the user's; those of optimizers, which his own lines move, are leaves."""
         known = {
-            (id(leaf.root), leaf.path[0]): position
+            leaf.place: position
             for position, leaf in enumerate(self.leaves)
-            if leaf.role is Role.SCALAR and len(leaf.path) == 1
+            if leaf.role is Role.SCALAR and not leaf.in_tuple
         }
         for place in self.numbers:
             position = known.get(place.key)
@@ -451,21 +499,28 @@ class Step:
             self.moving.add(position)
 
     def _scan_value(self, fqn: StateName, root: object, path: Path, value: object) -> None:
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             if id(value) not in self.index:
                 self._add(fqn, Role.SLOT, root, path, value)
-        elif not isinstance(value, bool) and isinstance(value, numbers.Real):
+        elif not is_a(value, bool) and issubclass(type(value), numbers.Real):
             self._add(fqn, Role.SCALAR, root, path, value)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                self._scan_value(fqn.below(key), root, (*path, key), item)
-        elif isinstance(value, (list, tuple)):
-            for key, item in enumerate(value):
-                self._scan_value(fqn.below(key), root, (*path, key), item)
-        elif isinstance(value, _STATIC):
+        elif issubclass(type(value), _STATIC):
             self.statics.append(Static(fqn, root, path, value))
+        elif issubclass(type(value), (dict, list, tuple)):
+            self._scan_container(fqn, root, path, value)
         else:
             self.objects.append((fqn, value))
+
+    def _scan_container(self, fqn: StateName, root: object, path: Path, held: Any) -> None:
+        """Name what a container of an optimizer holds, but once: it may lie in several places."""
+        if not isinstance(held, tuple):
+            self.nested.append(Nested(fqn, root, path, held))
+            if id(held) in self._containers:
+                self.shared_containers.append((fqn, self._containers[id(held)]))
+                return
+            self._containers[id(held)] = fqn
+        for key, item in held.items() if isinstance(held, dict) else enumerate(held):
+            self._scan_value(fqn.below(key), root, (*path, key), item)
 
 
 def torchscript(what: str, why: str) -> str:

@@ -32,6 +32,9 @@ _REFUSED: dict[type[Optimizer], str] = {
 # The classes whose fused branch ends in kernels that `torchgraph.optimizers.fused` knows.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
+_BRANCHES = ("foreach", "fused")
+"""The settings that choose a branch of torch.optim."""
+
 KNOWN_MODULES = (
     "torch.optim.",
     "torchgraph.optim.",
@@ -99,8 +102,9 @@ def eager_branch(optimizer: Optimizer) -> Iterator[None]:
 
     Where nobody asked, it is the one-tensor-at-a-time branch, on every device.
     """
-    before = [dict(group) for group in optimizer.param_groups]
-    for group in optimizer.param_groups if _is_known(optimizer) else ():
+    groups = [*optimizer.param_groups] if _is_known(optimizer) else []
+    before = [{key: group[key] for key in _BRANCHES if key in group} for group in groups]
+    for group in groups:
         if "foreach" in group:
             group["foreach"] = bool(group["foreach"])
         if "fused" in group:
@@ -108,8 +112,8 @@ def eager_branch(optimizer: Optimizer) -> Iterator[None]:
     try:
         yield
     finally:
-        for group, values in zip(optimizer.param_groups, before, strict=True):
-            group.update((name, values[name]) for name in ("foreach", "fused") if name in values)
+        for group, values in zip(groups, before, strict=True):
+            group.update(values)
 
 
 def _is_known(optimizer: Optimizer) -> bool:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 import torch
 
 from ..errors import InvalidOption, UnknownName
+from ..objects import is_plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -206,9 +207,10 @@ def either(options: Sequence[str]) -> str:
 
 def shown(value: object) -> str:
     """A value in a message: plain ones as they are, a class as such, others by their kind."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):
         return f"the class {value.__name__}"
-    if not isinstance(value, (*_SELF_EVIDENT, bytes, torch.dtype)) and not _is_short(value):
+    is_short = issubclass(type(value), (*_SELF_EVIDENT, bytes, torch.dtype)) or _is_short(value)
+    if not is_short or not is_plain(value):
         return _of_kind(type(value).__name__)
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -9,9 +9,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from .._torch import any_autocast, engine_watch
-from .._torch.surroundings import kept_casts
-from .._torch.tensors import version_of
+from .._torch import engine_watch
+from .._torch.kept_casts import casting_anew
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -24,13 +23,9 @@ class Autocast:
     it come together in half precision.
     """
 
-    def __init__(
-        self, dtype: torch.dtype | None, tensors: Iterable[object], *, trains: bool | None = None
-    ) -> None:
-        """``trains``: a step for the user that updates weights; None: no such step."""
-        self._dtype, self._trains = dtype, trains
-        self._tensors = [value for value in tensors if isinstance(value, torch.Tensor)]
-        devices = {value.device.type for value in self._tensors}
+    def __init__(self, dtype: torch.dtype | None, tensors: Iterable[object]) -> None:
+        self._dtype = dtype
+        devices = {value.device.type for value in tensors if isinstance(value, torch.Tensor)}
         self._devices = sorted(filter(torch.amp.is_autocast_available, devices)) if dtype else []
         self._keeps_casts = torch.is_autocast_cache_enabled()
 
@@ -39,23 +34,13 @@ class Autocast:
         """Enable autocast in the block."""
         outer = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(self._keeps_casts)
-        before = self._versions()
         try:
-            with contextlib.ExitStack() as stack:
+            with casting_anew(), contextlib.ExitStack() as stack:
                 for device in self._devices:
                     stack.enter_context(torch.autocast(device, self._dtype))
                 yield
         finally:
             torch.set_autocast_cache_enabled(outer)
-            if self._devices or not (self._trains or self._versions() != before):
-                torch.clear_autocast_cache()  # else one around the call would keep them
-            else:
-                kept_casts.updated()
-
-    def _versions(self) -> list[int]:
-        if self._trains is None or not any_autocast():
-            return []
-        return [version_of(one) for one in self._tensors if not one.is_inference()]
 
     @contextlib.contextmanager
     def backward(self, *, accumulates: bool) -> Iterator[None]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from .._torch.scripts import hearing_scripts, identity_of
 from ..errors import SourceLine
-from ..guards import Scripts
+from ..guards import Scripts, unheard_in
 from ..live.step import Step, torchscript
 
 
@@ -26,7 +27,11 @@ def scripts_followed(
         if hash(owner) not in known:
             give_up(torchscript(f"{name} (at {line()})", "no attribute of the Graph holds it"))
 
-    with hearing_scripts(observed):
+    def observed_function(function: Any) -> None:
+        if why := unheard_in(function):
+            give_up(torchscript(f"{function.name} (at {line()})", why))
+
+    with hearing_scripts(observed, observed_function):
         try:
             yield
         except BaseException:

@@ -35,8 +35,9 @@ from .history import with_history
 from .inputs import Inputs
 from .ops.escapes import Escapes
 from .ops.recorder import Recorder
-from .ops.refusals import no_cond, readable_errors
+from .ops.refusals import no_gradient_buffers, readable_errors
 from .ops.undo import taken_back
+from .ops.unheard import Versions
 from .own_update import OwnUpdate
 from .reads.names import NameWatch
 from .rebound import ends, made, relaid
@@ -49,7 +50,8 @@ from .tape.trail import Depth, Trail
 from .tape.watch import NOBODY, AttributeWatch, CallWatch, Observer, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
-from .update.update import Update, runs_users_code
+from .update.renewed import renewed
+from .update.update import Update, made_in_build, runs_users_code
 
 
 def take(
@@ -117,8 +119,7 @@ class _Taking:
         for _, leaf in step.tensors():
             recorder.undo.foreign(leaf.value)
         self._escapes = Escapes(self._recorder, self._trail)
-        tensors, trains = (leaf.value for leaf in step.leaves), bool(step.optimizers)
-        self._autocast = Autocast(options.autocast, tensors, trains=trains)
+        self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         held = tensor_hooks([leaf.value for _, leaf in step.tensors()])  # C alone holds them
@@ -132,6 +133,7 @@ class _Taking:
             self._names.access_log.moved,
             step.replicas.refuse_write,
         )
+        recorder.undo.raised = self._names.frames.raised
         numbers.leaked.let_go = self._names.let_go
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._asking = AmbientState(self._names, self._trail)
@@ -192,7 +194,10 @@ class _Taking:
         with self._engine():
             with self._listening(), self._asks():
                 self._step.replicas.spread()
+                versions = Versions(self._step)
                 self._produced = returned_as(self._run_build(self._batches[0]), self._whole)
+                if self.observed and not self._names.frames.hands_over:
+                    self._recorder.refuse_unheard(versions)
                 self._escapes.refuse_texts(self._produced)
                 self.own_update.refuse_escaped(self._produced.tensors)
                 self._gradients.check_assigned()
@@ -272,8 +277,9 @@ class _Taking:
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         watching = self.own_update.watching(self._unscale, observed=self.observed)
-        no_conditions = no_cond(self._trail, self._recorder.refuse)
-        with self._autocast.forward(), watching, no_conditions, self._gradients.standing_in():
+        no_buffers = no_gradient_buffers(self._trail, self._recorder.refuse)
+        gradients = self._gradients.standing_in()
+        with self._autocast.forward(), watching, no_buffers, gradients:
             yield
 
     @property
@@ -318,7 +324,7 @@ class _Taking:
     # --- the update -------------------------------------------------------------------------------
 
     def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
-        self._step = self._step.again() if self._step.lazy else self._step  # now complete
+        self._complete()
         optimizers, recorder, values = self._step.optimizers, self._recorder, list(self._values)
         before = list(map(OwnState, optimizers))
         again = Evaluations(self._escapes.losses, self._again, self._count)
@@ -349,6 +355,16 @@ class _Taking:
                 ends(self._step, recorder, self._numbers.index, self._inputs.free)
         self._moved = next(filter(None, map(OwnState.moved, before)), "")
         return found, values
+
+    def _complete(self) -> None:
+        """Scan the step again where `build` has made parameters: of a lazy module, or more."""
+        new = [] if self.own_update else [*made_in_build(self._step)]
+        if new:
+            self._recorder.give_up(
+                f"{type(new[0]).__name__} updates a parameter that the step has made", passing=True
+            )
+        if new or self._step.lazy:
+            self._step = self._step.again()
 
     def _drop_gradients(self) -> None:
         """Clear gradients, also after a step that raised."""
@@ -405,6 +421,9 @@ class _Taking:
         if loop_carried.refused is not None and self.observed:
             self._recorder.refuse(loop_carried.refused)
         after = self._step.again(self.own_update.own.unknown)
+        replaced, why = renewed(self._step, after) if self.observed else (frozenset[str](), "")
+        if why:
+            self._recorder.give_up(why)
         return Outcome(
             step=self._step,
             returned=returned,
@@ -453,6 +472,7 @@ class _Taking:
             eager=self._recorder.gave_up,
             passing=self._recorder.passing,
             lenient=self._recorder.lenient,
+            renewed=replaced,
         )
 
     def _is_one_launch(self) -> bool:

@@ -11,18 +11,17 @@ from typing import Any
 
 from ..lines import raised_at
 from ..live.inputs import Call
-from ..live.random_state import RandomState
 from ..live.snapshot import Snapshot
 from ..live.step import Step
+from ..random_state import RandomState
 from ..reasons import Because, Reason
 from ..structure import Contents
 from .compare.outcome import Outcome
 from .side_effects.moved import items_of
 from .side_effects.stored_tensors import StoredTensors
+from .update.trial import REJECTIONS
 
 _HANDED = "a number that the step moves is handed to code that takes Python's own alone"
-_SWALLOWED = (TypeError, AttributeError, RuntimeError)
-"""Exceptions raised by code that rejects symbolic numbers."""
 
 
 class Before:
@@ -84,7 +83,7 @@ class Trying:
     def _swallowed(self, outcome: Outcome) -> str:
         """The first error that user lines caught which may be for a symbolic number."""
         new = outcome.raised - self._raised
-        kinds = (kind for kind, *_ in new if issubclass(kind, _SWALLOWED))
+        kinds = (kind for kind, *_ in new if issubclass(kind, REJECTIONS))
         said = (f"{_HANDED} ({kind.__name__}, which the step catches)" for kind in kinds)
         return next((Because(Reason.MOVED, one) for one in said), "")
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from typing import Any
 
 import torch
 
 from .._torch.distributed.held import as_dtensor
-from ..ir.names import optimizer_of
+from ..ir.names import StateName, optimizer_of
 from ..ir.program import OutputKind, OutputSpec
-from ..live.places import assign
+from ..live.places import Path, assign, value_at
 from ..live.step import Leaf
 
 
@@ -21,6 +22,7 @@ class Commit:
         outputs: what the executable returns.
         wanted: what the program returns.
         live: the leaves by fqn.
+        renewed: the names of containers of optimizers that each step replaces by new ones.
         norms: is filled with the norm of each param group's gradients, if that option is set.
     """
 
@@ -30,6 +32,7 @@ class Commit:
         wanted: Sequence[OutputSpec],
         live: Mapping[str, Leaf],
         norms: dict[str, torch.Tensor],
+        renewed: AbstractSet[str] = frozenset(),
     ) -> None:
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
@@ -37,6 +40,7 @@ class Commit:
         """The paths of what is for the user, in the program's order."""
         self._outputs = outputs
         self._live = live
+        self._renewed = _places(live.values(), renewed) if renewed else {}
         self._norms = norms
         self._as_they_come = all(out.kind is OutputKind.USER and not out.layout for out in outputs)
         given = _returned(outputs)
@@ -51,6 +55,9 @@ class Commit:
         if self._flags:
             hit = (out.target for i, out in self._flags if results[i].item())
             self.skipped = frozenset(hit)
+        for name, (root, path) in self._renewed.items():
+            if optimizer_of(name) not in self.skipped:
+                assign(root, path, copy.copy(value_at(root, path)))
         returned = results if self._as_they_come else self._store(results)
         return returned if self._order is None else [returned[i] for i in self._order]
 
@@ -66,6 +73,17 @@ class Commit:
             else:
                 assign(self._live[out.target].root, self._live[out.target].path, value)
         return returned
+
+
+def _places(leaves: Iterable[Leaf], wanted: AbstractSet[str]) -> dict[str, tuple[Any, Path]]:
+    """(root, path) of the containers around leaves that have these names, outer ones first."""
+    found = {}
+    for leaf in leaves:
+        name = leaf.fqn
+        for levels in range(len(leaf.path) - 1, 0, -1):
+            if isinstance(name, StateName) and name.around(levels) in wanted:
+                found[name.around(levels)] = (leaf.root, leaf.path[:-levels])
+    return dict(sorted(found.items(), key=lambda item: len(item[1][1])))
 
 
 def _returned(outputs: Sequence[OutputSpec]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .._torch import below_autograd
+from .._torch import any_autocast, below_autocast, below_autograd
 from .._torch.surroundings import is_profiling
 from ..capture.program_of import Captured
 from ..collection import afresh
@@ -19,7 +19,7 @@ from ..distributed.errors import RankAbsent, RankLost
 from ..effects.side_effects import SideEffects
 from ..errors import CudaGraphRefused
 from ..guards import Found, GuardTimes
-from ..ir import names
+from ..ir import effects, names
 from ..ir.program import Program, Role
 from ..library import ValueMoved
 from ..library.agree import tell
@@ -360,15 +360,22 @@ class Replay:
         """The casts of parameters that it keeps between calls."""
         live = self._binding.live
         wanted = self.program.signature.outputs
-        self._commit = Commit(self.executable.outputs, wanted, live, self.norms)
+        renewed = self.guards.renewed
+        self._commit = Commit(self.executable.outputs, wanted, live, self.norms, renewed)
         path = self.captured.loss_path
         self._loss = None if path is None else self._commit.returned.index(path)
         self._gpus = gpus_drawn_on(self.program) if self._random else set()
         self.undo.draws(None)  # the executable before may have drawn
+        self._casts_inside = any(effects.of_users(node.target) for node in self.program.nodes)
+        """True with ops of libraries, whose kernels may call ops that an autocast around casts."""
         guard = self.captured.value_guard
         self._branched = [] if guard is None else [live[fqn] for fqn in guard.fqns]
 
     # --- running ----------------------------------------------------------------------------------
+
+    def _below(self) -> AbstractContextManager[None]:
+        """What a run is in: its casts are ops, so that no autocast around it may add others."""
+        return below_autocast() if any_autocast() and not self._casts_inside else below_autograd()
 
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         undo = self.undo
@@ -377,7 +384,7 @@ class Replay:
         try:
             self._calls.number += 1
             self.broken = CUT_SHORT if self.writes else ""
-            with below_autograd():
+            with self._below():
                 if self._copied:
                     undo.begin(self._copied, values)
                 return self._audited(values) if self._auditing else self._function(values)

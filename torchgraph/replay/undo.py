@@ -13,8 +13,8 @@ from ..ir import effects
 from ..ir.program import Program
 from ..ir.values import leaves
 from ..lines import of_framework
-from ..live.random_state import TorchRandomState
 from ..lower import Copies, Lowered
+from ..random_state import TorchRandomState
 
 _PATIENCE = 8
 """Failed runs before their share is considered."""

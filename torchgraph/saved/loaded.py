@@ -55,7 +55,7 @@ class LoadedGraph:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run one step, as the Graph that was saved does.
 
         Raises:

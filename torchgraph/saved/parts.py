@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from ..calls.dry_confirmed import dry_confirmed, like_last
 from ..calls.runner import Runner
-from ..errors import GraphBroken, NotSavable
+from ..calls.signatures import words
+from ..errors import GraphBroken, GraphError, NotSavable
 from ..ir.names import TRAIN
 from ..live import state
 from ..live.inputs import Inputs
@@ -60,19 +62,24 @@ def as_saved(default_dtype: torch.dtype) -> Iterator[None]:
             torch.set_default_dtype(before)
 
 
-def parts_of(runner: Runner) -> Parts:
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of a call."""
+
+
+def parts_of(runner: Runner, given: Given | None = None) -> Parts:
     """The parts of a Graph to save, as it is now.
 
+    Args:
+        given: arguments of a call for which a program is made, where none serves it.
+
     Raises:
-        NotSavable: it has no confirmed program, or holds what no file can.
+        NotSavable: it can have no confirmed program, or holds what no file can.
         GradPresent: the next step would add to gradients that are there.
         GraphBroken: an earlier step failed half-way.
     """
     options = runner.live.options
     _check(runner, options)
-    replays = tuple(_serving(runner))
-    if not replays:
-        raise _without_program(runner)
+    replays = tuple(_serving(runner, given) or _made(runner, given))
     for replay in replays if runner.live.optimizers else ():
         replay.guards.check_gradients(replay.name_of)
     held = runner.live.held()
@@ -123,9 +130,14 @@ def _check(runner: Runner, options: Options) -> None:
             )
 
 
-def _serving(runner: Runner) -> list[Replay]:
-    """The programs that serve calls; without training, those of another grad mode if need be."""
+def _serving(runner: Runner, given: Given | None) -> list[Replay]:
+    """The programs that serve calls; without training, those of another grad mode if need be.
+
+    None where there are arguments that none of them serves.
+    """
     found = runner.programs.serving()
+    if given is not None and runner.programs.find(runner.live.inputs.bind(*given)) is None:
+        return []
     modes = ((False, False), (True, False), (False, True))
     for inference, gradients in () if runner.live.options.training else modes:
         with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
@@ -133,19 +145,38 @@ def _serving(runner: Runner) -> list[Replay]:
     return found
 
 
+def _made(runner: Runner, given: Given | None) -> list[Replay]:
+    """A program made for the purpose, of the arguments of a call or of one like the last."""
+    live, programs = runner.live, runner.programs
+    if given is None and live.last_call is not None and programs.why_eager(live.last_call[1]):
+        raise _without_program(runner, "")
+    call = like_last(programs) if given is None else live.inputs.bind(*given, whole=True)
+    if call is None:
+        raise _without_program(runner, "")
+    try:
+        with live.signals:
+            return [dry_confirmed(programs, call, of_zeros=given is None)]
+    except GraphError as error:
+        raise _without_program(runner, error.reason) from error
+    except Exception as error:  # `build` may not take zeros
+        raise _without_program(runner, f"a step with zeros raises {words(error)}") from error
+
+
 def not_shown(options: Options) -> Options:
     """The options without the dump directory, which is up to whoever runs the programs."""
     return replace(options, passes=replace(options.passes, dump=""))
 
 
-def _without_program(runner: Runner) -> Exception:
+def _without_program(runner: Runner, why_not: str) -> Exception:
+    """The error where there is no program; ``why_not``: and why none could be made."""
     name, last = runner.live.name, runner.live.last_call
-    if last is None:
-        why, fix = "has not been called yet", "call it three times or more, then save it."
-        return NotSavable(f"{name} {why}.", fix=fix)
-    if last[0].eager and not last[0].passing:  # and it is the last that no program has served
+    if last is None and not why_not:
+        fix = "call it, or give save the arguments of a call: save(graph, path, args=(x, y))."
+        return NotSavable(f"{name} has not been called yet.", fix=fix)
+    eager = "" if last is None or last[0].passing else last[0].eager
+    if eager:  # and it is the last that no program has served
         return NotSavable(
-            f"{name} has no program that is confirmed, and stays in eager: {last[0].eager}.",
+            f"{name} has no program that is confirmed, and stays in eager: {eager}.",
             fix="let it run as a program, then save it; its weights and states alone are saved by "
             "save(graph.state_dict(), path).",
         )
@@ -154,11 +185,12 @@ def _without_program(runner: Runner) -> Exception:
         if runner.programs.compiler.latest is None
         else [runner.programs.compiler.latest[0].why_not()]
     )
-    said = [one.why_not() for one in runner.cache] or shown
+    said = [why_not] if why_not else [one.why_not() for one in runner.cache] or shown
     reason = f": {said[-1]}" if said and said[-1] else ""
     return NotSavable(
         f"{name} has no program that is confirmed and serves calls as things stand{reason}.",
-        fix="call it once or twice more as it is now; graph.report() says what it waits for.",
+        fix="call it as it is now, or give save the arguments of a call: args=(x, y); "
+        "graph.report() says more.",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
@@ -22,6 +22,7 @@ from ..ir import text
 from ..ir.program import Role, TensorMeta
 from ..live.step import Leaf
 from ..lower.inductor.job import fingerprint
+from ..options.checking import shown
 from ..replay.replay import Replay
 from ..structure import UNREAD
 from . import compiled, directory, programs, values
@@ -32,16 +33,27 @@ from .parts import Parts, Place, not_shown, parts_of
 PROGRAM, WEIGHTS, SOURCE = "program.json", "weights.safetensors", "program.py"
 
 
-def save(obj: Any, path: str | os.PathLike[str]) -> None:
+def save(
+    obj: Any,
+    path: str | os.PathLike[str],
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> None:
     """Save a Graph as a directory, or a state as a file. OneFlow: ``oneflow.save``.
 
-    A Graph that has run as a program (from its third call on, mostly) becomes a directory that
-    `load` makes a callable of, in another process and without the model's source: its programs as
-    they serve calls now, weights, buffers, optimizer state, schedules, counts and random state.
-    ``program.py`` there is to be read, and nobody runs it. A state (dicts, lists and tuples of
-    tensors and plain values) becomes a safetensors file.
+    A Graph becomes a directory that `load` makes a callable of, in another process and without the
+    model's source: its programs as they serve calls now, weights, buffers, optimizer state,
+    schedules, counts and random state. ``program.py`` there is to be read, and nobody runs it. A
+    state (dicts, lists and tuples of tensors and plain values) becomes a safetensors file.
+
+    Where no program serves calls yet, mostly before the third one, steps run for it that are
+    undone, as in `check`: with the arguments given, or with zeros like the last call's.
 
     What was at ``path`` stays, whole, until the new one takes its place, killed or not.
+
+    Args:
+        args, kwargs: of a call that the Graph is to serve.
 
     Raises:
         NotSavable: names what is no plain value. Nothing is written.
@@ -53,11 +65,15 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         raise InvalidOption(
             "save takes what is to be saved first, and then the path.", fix="save(graph, path)."
         )
+    given = None if args is None and kwargs is None else (tuple(args or ()), dict(kwargs or {}))
     if isinstance(obj, ModuleHolder):
         place = path_of(path)
         with obj._runner.live.lock.lock:
-            _write(parts_of(obj._runner), place)
-    elif isinstance(obj, LoadedGraph):
+            _write(parts_of(obj._runner, given), place)
+        return
+    if given is not None:
+        raise InvalidOption(f"save takes args for a Graph alone, and this is {shown(obj)}.")
+    if isinstance(obj, LoadedGraph):
         place = path_of(path)
         with obj.lock:
             _write(obj.parts(), place)

@@ -26,6 +26,7 @@ from .._torch import (
 from .._torch.ops import is_dispatched
 from ..artifact.tree import Readers, Writers
 from ..errors import CheckpointDamaged, NotSavable
+from ..ir import effects
 from ..ir.names import NameKind, StateName
 from ..ir.program import (
     InputSpec,
@@ -41,6 +42,7 @@ from ..ir.program import (
     Signature,
     TensorMeta,
 )
+from ..library.functional import form_of, known_form
 from ..lines import Looker, SourceLine
 from ..options.options import Options, PassOptions
 from ..record.tape.number import Integer, Number, stand_in
@@ -108,7 +110,7 @@ def writers() -> Writers:
         FakeTensor: _fake,
         Integer: lambda number: ("number", number.node.value),
         Number: lambda number: ("number", number.node.value),
-        OpOverload: lambda op: ("op", op.name()),
+        OpOverload: _op,
         Looker: lambda looker: ("looker", tuple(looker)),
         SourceLine: lambda line: ("line", tuple(line)),
         torch.SymBool: _symbol,
@@ -155,6 +157,7 @@ def readers(mode: FakeTensorMode, namespaces: frozenset[str]) -> dict[str, Calla
         "constant_list": immutable_list,
         "fake": fake,
         "frozenset": frozenset,
+        "functional": lambda name: _functional(op_of(name, namespaces)),
         "function": lambda name: _known(_FUNCTIONS, name, "a function of numbers"),
         "layout": lambda name: _constant(name, torch.layout),
         "line": lambda parts: SourceLine(*parts),
@@ -195,6 +198,17 @@ def op_of(name: str, namespaces: frozenset[str]) -> OpOverload:
     if not isinstance(found, OpOverload) or not _may_be_called(found):
         raise CheckpointDamaged(f"it calls {name}, which is no op that a program may call here.")
     return found
+
+
+def _op(op: OpOverload) -> tuple[str, object]:
+    form = known_form(op)
+    return ("op", op.name()) if form is None else ("functional", form.writing.name())
+
+
+def _functional(op: OpOverload) -> OpOverload:
+    if not effects.of_users(op) or not schema_of(op).is_mutable:
+        raise CheckpointDamaged(f"it calls a functional form of {op}, which has none.")
+    return form_of(op).functional
 
 
 def _may_be_called(op: OpOverload) -> bool:

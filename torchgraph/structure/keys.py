@@ -130,9 +130,9 @@ def leaf_key(value: Any) -> Key:
         return (cls, value)
     if issubclass(cls, SYMBOLS):
         return (cls,)
-    if isinstance(value, _ONE_WAY) or cls.__module__ == "numpy":
+    if issubclass(cls, _ONE_WAY) or cls.__module__ == "numpy":
         return (cls, repr(value))
-    if isinstance(value, OPAQUE):
+    if issubclass(cls, OPAQUE):
         raise Unfit(f"is a {cls.__name__}, in which no tensor can be found", _advice(value))
     try:
         hash(value)
@@ -159,7 +159,7 @@ _NATIVE = (list, tuple, dict, set, frozenset, types.CellType, functools.partial)
 
 
 def _advice(value: object) -> str:
-    if isinstance(value, io.IOBase):
+    if issubclass(type(value), io.IOBase):
         return "read it before, and pass what it holds."
     return "take from it before the call (next(...), list(...)), and pass that."
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..objects import is_a
 from .keys import Unfit, key_name, key_of, leaf_key
 from .kinds import SYMBOLS, Kind, Part, kind_of
 
@@ -111,11 +112,11 @@ class Apart:
         known = self.known.get(id(value))
         if known is not None:
             return known
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return self._slot(value, path)
         kind = kind_of(type(value))
         if kind is None:
-            moves = self._numbers and isinstance(value, SYMBOLS)
+            moves = self._numbers and is_a(value, SYMBOLS)
             return self._slot(value, path) if moves else value
         again = self._made.get(id(value))
         if again is not None:
@@ -140,9 +141,9 @@ class Apart:
 
 def _is_of_call(node: object) -> bool:
     """True for the node of an object with a tensor in it, or one that was there before."""
-    if isinstance(node, Made):
+    if is_a(node, Made):
         return node.original is None
-    return isinstance(node, (Slot, Given, Again))
+    return issubclass(type(node), (Slot, Given, Again))
 
 
 def tensors_in(value: object, path: str = "") -> list[tuple[str, torch.Tensor]]:
@@ -165,9 +166,9 @@ def leaves_in(value: object, path: str) -> Iterator[tuple[str, object]]:
     """(path, leaf) of all leaves of an object: tensors, and what is not taken apart."""
     apart = Apart()
     for place, leaf in leaves_of(apart.root(value, path), path):
-        if isinstance(leaf, Slot):
+        if is_a(leaf, Slot):
             yield place, apart.tensors[leaf.position]
-        elif not isinstance(leaf, Node):
+        elif not is_a(leaf, Node):
             yield place, leaf
 
 
@@ -183,7 +184,7 @@ def leaves_of(node: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 def is_taken_apart(value: object) -> bool:
     """False for a leaf, and for a tensor."""
-    return not isinstance(value, torch.Tensor) and kind_of(type(value)) is not None
+    return not is_a(value, torch.Tensor) and kind_of(type(value)) is not None
 
 
 def tree_key(node: object) -> object:
@@ -192,13 +193,13 @@ def tree_key(node: object) -> object:
     Raises:
         Unfit: a leaf has no key.
     """
-    if isinstance(node, Slot):
+    if is_a(node, Slot):
         return "tensor", node.position
-    if isinstance(node, Again):
+    if is_a(node, Again):
         return "again", node.number
-    if isinstance(node, HeldObject) or (isinstance(node, Made) and node.held):
+    if is_a(node, HeldObject) or (is_a(node, Made) and node.held):
         return "held", id(node.value if isinstance(node, HeldObject) else node.original)
-    if isinstance(node, Made):
+    if is_a(node, Made):
         parts = ((step.how, key_name(step.name), tree_key(part)) for step, part in node.parts)
         return node.cls, node.number, tuple(parts)
     return leaf_key(node)
@@ -221,7 +222,7 @@ def hold_in(one: object, other: object) -> None:
 def check(value: object, path: str) -> None:
     """Raise Unfit, with the path first, where no tensor could be found."""
     for place, leaf in leaves_in(value, path):
-        if not isinstance(leaf, torch.Tensor):
+        if not is_a(leaf, torch.Tensor):
             try:
                 leaf_key(leaf)
             except Unfit as unfit:

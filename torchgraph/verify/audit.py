@@ -9,8 +9,6 @@ step is the `aten` program's, this one and all that follow.
 
 from __future__ import annotations
 
-import operator
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -25,14 +23,15 @@ from ..errors import BackendWarning, SourceLine, warn
 from ..ir.copies import copy_of, fill
 from ..ir.each import expanded
 from ..ir.names import optimizer_of
-from ..ir.nodes import operand
-from ..ir.program import OutputKind, OutputSpec, Program, provenance
+from ..ir.program import OutputKind, OutputSpec, Program
 from ..library import ValueMoved
-from ..live.random_state import TorchRandomState
 from ..lower import Lowered, Plan, Region
 from ..lower.agreements import communicates
+from ..random_state import TorchRandomState
 from .compare import Gap, gap, is_inexact, tight
+from .origin import line_of, op_of
 from .reference import Observed, Reference, ValueKey
+from .repeats import Unrepeated, first_unrepeated
 from .rounding import RUNS, Noise, Shaker, Suspect
 from .run import parts_of, skipped_by, walk_parts
 from .start import make_casts
@@ -44,6 +43,8 @@ class NotConfirmed(Exception):
     def __init__(self, what: str, where: SourceLine | None = None) -> None:
         super().__init__(what)
         self.where = where
+        self.odd: Unrepeated | None = None
+        """An op of the `aten` program that gives other bits when it is called again."""
 
 
 @dataclass
@@ -107,10 +108,12 @@ class Audit:
         """Say that the compiled program is not run any more, from its first call on."""
         self.dropped(str(found), call)
         where = f"\n  at {found.where}" if found.where else ""
+        fault = "Please report this, with the step."
+        if found.odd is not None:
+            fault = f"No compiled code can be compared with the step, since {found.odd}."
         warn(
             f"{self._name} goes on with the aten backend. Call {call} ran in compiled code and in "
-            f"the aten program: {found}.{where}\nNothing of the compiled step was kept. Please "
-            "report this, with the step.",
+            f"the aten program: {found}.{where}\nNothing of the compiled step was kept. {fault}",
             BackendWarning,
         )
 
@@ -167,6 +170,7 @@ class Audit:
             ) from failure
         if found is not None:
             self._undo(start)
+            found.odd = first_unrepeated(self._single, self._given(start))
             raise afresh(found)
         ended.put_back()
         self.status.note = "random draws are its own, and count as noise" if self._redraws else ""
@@ -344,26 +348,6 @@ def _named(suspect: Suspect) -> NotConfirmed:
         f"{_words(allowed, suspect.expected)} at most",
         line_of(node),
     )
-
-
-def op_of(node: fx.Node) -> str:
-    """The op that computes it, be it one of several results."""
-    source = operand(node) if node.target is operator.getitem else node
-    return str(source.target)
-
-
-def line_of(node: fx.Node | None) -> SourceLine | None:
-    """The user's line of a node; of the nearest that it is computed from, where it has none."""
-    waiting = deque([node] if node is not None else [])
-    seen = set(waiting)
-    while waiting:
-        found = waiting.popleft()
-        if provenance(found).line is not None:
-            return provenance(found).line
-        new = [source for source in found.all_input_nodes if source not in seen]
-        seen.update(new)
-        waiting.extend(new)
-    return None
 
 
 def _words(one: Gap, value: object) -> str:

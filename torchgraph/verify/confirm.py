@@ -16,14 +16,15 @@ from ..ir import effects
 from ..ir.copies import copied
 from ..ir.program import Program, Role
 from ..live.inputs import Call
-from ..live.random_state import TorchRandomState
 from ..options.options import Options
+from ..random_state import TorchRandomState
 from ..record.compare.compare import returned_otherwise
 from ..record.compare.outcome import Outcome
 from ..record.compare.places import differs_in_places
 from ..structure import Contents, Returned, tensors_in
 from .audit import NotConfirmed
 from .bound import Bound
+from .repeats import Unrepeated
 from .start import OnCopies, Start as Start
 from .tolerance import Update, agree, gap_in_words
 
@@ -35,8 +36,16 @@ def _here(value: Any) -> Any:
     return local(value) if isinstance(value, torch.Tensor) else value
 
 
-def blame(options: Options) -> str:
-    """The sentence of a message that names who is at fault when a program is wrong."""
+def blame(options: Options, odd: Unrepeated | None = None) -> str:
+    """The sentence of a message that names who is at fault when a program is wrong.
+
+    ``odd``: an op of the step that gives other bits when it is called again.
+    """
+    if odd is not None:
+        return (
+            f"No program can be compared with the step, since {odd}. Use another op there, or "
+            "leave it out of the step."
+        )
     theirs = ", ".join(repr(one.name) for _, one in options.passes.inserted)
     if theirs:
         return f"It was rewritten by {theirs}: graph.check() names the pass at fault."

@@ -9,6 +9,7 @@ from torch import fx
 from ..errors import SourceLine
 from ..ir import bits
 from ..ir.program import Phase, provenance
+from .repeats import Unrepeated
 
 ABSENT = "nothing"
 CAPTURE = "capture"
@@ -70,6 +71,8 @@ class Divergence:
     """True when the program is right, and what it was lowered to is not."""
     repeatable: bool = True
     """False when eager itself gives other values when it runs twice: then the rest may be noise."""
+    unrepeated: Unrepeated | None = None
+    """An op that gives other bits when it is called again, where one was found."""
     blame: str = ""
     """The cause: ``capture``, ``pass``, ``lowering`` or ``inductor``; empty: unknown."""
     culprit: Culprit | None = None
@@ -128,7 +131,9 @@ class Divergence:
             found.append(f"The program is right; what Inductor made of it{region} is not.")
         elif self.lowering:
             found.append("The program is right; the in-place form that runs is not.")
-        if not self.repeatable:
+        if self.unrepeated is not None:
+            found.append(f"It may be noise: {self.unrepeated}.")
+        elif not self.repeatable:
             found.append("Eager differs from itself when it runs twice: this may be noise.")
         return found
 

@@ -93,10 +93,12 @@ class Eager:
         options: Options,
         leaves: Sequence[Leaf],
         around: Callable[[Step], AbstractContextManager[None]],
+        places: Sequence[Leaf] = (),
     ) -> None:
         """Scan the step, and take a snapshot of everything that it may change.
 
         Args:
+            places: where the program reads further inputs, such as gradients that are added to.
             owners: objects besides modules and optimizers whose attributes are put back.
             around: what a call of a step runs in, which knows its replicas on other ranks.
         """
@@ -108,6 +110,7 @@ class Eager:
         self._scan = scan
         step = scan()
         self._outside = [leaf for leaf in leaves if leaf.role is Role.FREE]
+        self._places = places
         tensors = [*call.tensors, *(leaf.value for leaf in leaves if leaf.role is not Role.INPUT)]
         scalers = [] if step.scaler is None else [step.scaler]
         held = [*step.modules.values(), *step.optimizers, *scalers]
@@ -153,6 +156,8 @@ class Eager:
         found: dict[str, Any] = {static.fqn: static.value for static in step.statics}
         found.update((leaf.fqn, copied(leaf.value)) for leaf in (*step.leaves, *self._outside))
         found.update(zip(self._names, map(copied, self._call.tensors), strict=True))
+        there = ((leaf.fqn, leaf.now()) for leaf in self._places)
+        found.update((fqn, copied(value)) for fqn, value in there if value is not None)
         return found
 
 

@@ -11,10 +11,10 @@ from ..errors import SourceLine
 from ..ir.bits import fingerprint
 from ..ir.program import OutputKind, Program, identity
 from ..live.inputs import Call
-from ..live.random_state import TorchRandomState
 from ..lower.agreements import communicates
-from .audit import line_of, op_of
+from ..random_state import TorchRandomState
 from .bound import Bound
+from .origin import line_of, op_of
 from .run import Stop, walk
 from .start import Start
 

@@ -12,7 +12,7 @@ from torch import fx
 from ..ir import effects
 from ..ir.copies import blank, is_expanded
 from ..ir.ops import wait_for_collective
-from ..live.random_state import TorchRandomState
+from ..random_state import TorchRandomState
 from .run import arguments
 
 Values = Mapping[fx.Node, Any]

@@ -12,8 +12,8 @@ import torch
 from ..ir.copies import copied
 from ..ir.program import OutputKind, OutputSpec, Role, Signature
 from ..live.inputs import Call
-from ..live.random_state import TorchRandomState
 from ..live.step import Leaf, Step
+from ..random_state import TorchRandomState
 from ..record.ops.threads import OtherThreads
 from .batch import Batch
 from .bound import Bound

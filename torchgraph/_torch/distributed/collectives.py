@@ -7,12 +7,12 @@ import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed
 
 from ..listening import not_listening
+from ..names import patched
 
 _dist: Any = torch.distributed  # its types leave out what begins with an underscore
 _BROADCAST_BYTES = 250 * 1024 * 1024
@@ -116,10 +116,10 @@ def communication_noted() -> Iterator[None]:
             return original(work, *args)
 
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(_dist.Work, "wait", wait))
+        stack.enter_context(patched(_dist.Work, "wait", wait))
         for name in _OPTIONS:
             made = noting(getattr(home, name))
-            stack.enter_context(mock.patch.object(home, name, made))
+            stack.enter_context(patched(home, name, made))
         try:
             yield
         finally:
@@ -153,6 +153,12 @@ def is_begun(op: Any) -> bool:
 def is_wait(op: Any) -> bool:
     """True for the op that waits for a functional collective."""
     return getattr(op, "namespace", "") == "_c10d_functional" and "wait_tensor" in op.name()
+
+
+def waits_for_lists() -> list[Any]:
+    """The op that waits for several tensors, where torch has it (from 2.15 on)."""
+    found = getattr(torch.ops._c10d_functional, "wait_tensors", None)  # fakes are not needed
+    return [] if found is None else [found.default]
 
 
 def writes_argument(op: Any) -> bool:

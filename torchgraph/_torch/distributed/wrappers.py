@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 
 from .. import OpOverload
 from ..listening import not_listening
+from ..names import patched
 from .held import is_wrapper
 
 _PROPAGATION = "torch.distributed.tensor._sharding_prop"
@@ -52,8 +52,7 @@ def layouts_found_unheard() -> Iterator[None]:
                 with not_listening():
                     return original(self, dataclasses.replace(schema, **plain), *args)
 
-            patched = mock.patch.object(cls, "propagate_op_sharding_non_cached", unobserved)
-            stack.enter_context(patched)
+            stack.enter_context(patched(cls, "propagate_op_sharding_non_cached", unobserved))
         yield
 
 

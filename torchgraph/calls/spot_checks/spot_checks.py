@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim import Optimizer
 
-from ..._torch.surroundings import uncompiled
+from ..._torch.compiled import uncompiled
 from ...collection import paused
 from ...distributed.collective_log import CollectiveLog
 from ...errors import ConfirmWarning, SharedMemory, SourceLine, StepFailed, warn
@@ -29,6 +29,7 @@ from ...replay.replay import Replay
 from ...verify.confirm import Left, Start, asks_once, blame, miscompiled, unlike
 from ...verify.first_difference import place_of
 from ...verify.memory import copied_bytes, fits
+from ...verify.repeats import Unrepeated, unrepeated
 from ..in_eager import is_bare, run_bare
 from ..programs import Programs
 from .schedule import SpotChecks
@@ -60,6 +61,8 @@ class Wrong(NamedTuple):
     """True where the `aten` program gives what eager does, and compiled code does not."""
     as_recorded: bool = False
     """True where it computes what was recorded: the step computes something else now."""
+    odd: Unrepeated | None = None
+    """An op of the step that gives other bits when it is called again."""
 
 
 class SpotChecker:
@@ -206,6 +209,7 @@ class SpotChecker:
         if wrong is None:
             self.schedule.confirmed += 1
             return
+        wrong = wrong._replace(odd=unrepeated(replay, start, call))
         self._go_on_without(replay, call, wrong)
 
     def _wrong(self, replay: Replay, call: Call, start: Start, left: Left) -> Wrong | None:
@@ -239,12 +243,13 @@ class SpotChecker:
             since = min(since, replay.runs - (replay.inductor_since or 0))
             replay.audit.dropped(wrong.what, replay.runs + 1)
             replay.stay_on_aten()
-            who, fault = "Compiled code", f"{BY_ATEN} {blame(self._live.options)}"
+            who, fault = "Compiled code", f"{BY_ATEN} {blame(self._live.options, wrong.odd)}"
         else:
             why = f"in a later call its program did not compute what eager does: {wrong.what}"
             self._recordings.distrust(self._programs.key(call), replay, why)
             who = "A program"
-            fault = f"{IN_EAGER} {MOVED if wrong.as_recorded else blame(self._live.options)}"
+            told = wrong.odd is not None or not wrong.as_recorded
+            fault = f"{IN_EAGER} {blame(self._live.options, wrong.odd) if told else MOVED}"
         what = self._recordings.fallback.spelled(wrong.what)
         calls = "call" if since == 1 else f"{since:,} calls"
         at = f"\n  at {wrong.where}" if wrong.where is not None else ""

@@ -28,6 +28,19 @@ def functional_op(op: Any) -> OpOverload | None:
     return _OTHER_NAMES.get(op) or (effects.other_form(op) if schema_of(op).is_mutable else None)
 
 
+def without_out(op: OpOverload) -> OpOverload | None:
+    """``aten.maximum.default`` for ``aten.maximum.out``; None where there is no such op."""
+    given = [(one.name, str(one.type)) for one in schema_of(op).arguments if not one.is_out]
+    packet = op.overloadpacket
+    for name in packet.overloads():
+        other: OpOverload = getattr(packet, name)
+        schema = schema_of(other)
+        arguments = [(one.name, str(one.type)) for one in schema.arguments]
+        if not schema.is_mutable and arguments == given:
+            return other
+    return None
+
+
 def adds_up_by_layout(node: fx.Node) -> bool:
     """True for a product written into memory that no new tensor would lie in: other bits."""
     if name_of(node) not in _PRODUCTS or not is_mutable(node.target):

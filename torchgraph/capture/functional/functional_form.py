@@ -41,6 +41,7 @@ from .forms import (
     value_of,
 )
 from .lost_writes import reads_what_it_wrote
+from .users_writes import MOVES
 
 aten = torch.ops.aten
 _Tensor = tuple[int, object]
@@ -214,6 +215,8 @@ class _Copy:
     def _in_place(self, node: fx.Node) -> None:
         op = node.target
         assert isinstance(op, OpOverload)
+        if MOVES in node.meta and self._moved(node, *node.args[:2]):
+            return
         if len(node.args) <= max(effects.written(op)):
             raise _NeedsRetrace
         functional = functional_op(op)
@@ -227,6 +230,16 @@ class _Copy:
             self._write_parts(node, new, dict(enumerate(written)))
         else:
             self._write(node, written[0], new)
+
+    def _moved(self, node: fx.Node, written: Any, source: Any) -> bool:
+        """Let a value take the place of what it would be copied into, where it lies alike."""
+        value = self._argument(source)
+        if value in self._dense or not same_layout(written.meta["val"], value.meta["val"]):
+            return False
+        self._made[node] = value
+        self._renewed.add(value)
+        self._write(node, written, value)
+        return True
 
     def _functional(self, node: fx.Node, op: OpOverload, value: object = None) -> fx.Node:
         """``value``: the new fake value, where it is known."""

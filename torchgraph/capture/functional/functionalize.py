@@ -63,6 +63,7 @@ from .functional_form import functional_form
 from .kept_strides import keep_strides
 from .known_numbers import restore_numbers
 from .strided import parts
+from .users_writes import split_writes
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _COPY = torch.ops.aten.copy_.default
@@ -236,8 +237,10 @@ def functionalize(
         The program, and the nodes of those values. None where it would have to be run again.
 
     Raises:
+        NoProgram: an op of the user's writes what it also reads or returns.
         LostWrite: run again, it would not do what the recording did.
     """
+    split_writes(gm.graph, mode)
     direct = functional_form(gm.graph, mode)
     if direct is not None:
         return _program(graph_module(gm, direct), inputs, outputs)

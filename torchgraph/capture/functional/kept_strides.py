@@ -2,7 +2,8 @@
 
 ``x.masked_fill_(...)`` leaves a transposed tensor transposed, ``masked_fill`` returns a contiguous
 one. What reads it next would go through its elements in another order, and vector code and its
-remainder compute other last bits. Such a write becomes its functional form and a ``copy_``.
+remainder compute other last bits. Such a write becomes its functional form and a ``copy_``, and so
+does ``torch.maximum(a, b, out=x)`` into one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,27 @@ from ...ir import effects, nodes
 from ...ir.aliasing import alias_sources
 from ...ir.program import IN_PLACE, RECORDED, provenance
 from ...ir.values import leaves, neutral
-from .forms import adds_up_by_layout, defaults, functional_op, is_dense, steps, value_of
+from .forms import (
+    adds_up_by_layout,
+    defaults,
+    functional_op,
+    is_dense,
+    name_of,
+    steps,
+    value_of,
+    without_out,
+)
 from .lost_writes import LostWrite
 
 aten = torch.ops.aten
+_EXACT = frozenset({
+    *("abs", "add", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cat", "ceil"),
+    *("clamp", "clamp_max", "clamp_min", "div", "eq", "floor", "fmax", "fmin", "gather", "ge"),
+    *("gt", "index_select", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt"),
+    *("maximum", "minimum", "mul", "ne", "neg", "reciprocal", "round", "sign", "sqrt", "stack"),
+    *("sub", "take", "trunc", "where"),
+})  # fmt: skip
+"""Ops that move values, or whose result IEEE 754 fixes, in whatever order they go."""
 
 
 def keep_strides(graph: fx.Graph, mode: FakeTensorMode) -> None:
@@ -44,13 +62,42 @@ def keep_strides(graph: fx.Graph, mode: FakeTensorMode) -> None:
 
 def _keep(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode) -> None:
     op: Any = node.target
-    outs = [node.kwargs.get(a.name) for a in schema_of(op).arguments if a.is_out]
+    outs = [
+        node.kwargs[a.name] for a in schema_of(op).arguments if a.is_out and a.name in node.kwargs
+    ]
     wholes = [one for one in effects.written_values(op, node.args) if _is_whole_and_not_dense(one)]
     if functional_op(op) is not None:
         if wholes:
             _split(graph, node, mode)
-    elif any(map(_is_whole_and_not_dense, outs)) or any(map(_has_gaps, wholes)):
+    elif any(map(_is_whole_and_not_dense, outs)):
+        _split_out(graph, node, mode, outs)
+    elif any(map(_has_gaps, wholes)):
         raise LostWrite(f"{op} writes what is not contiguous")
+
+
+def _split_out(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode, outs: list[Any]) -> None:
+    """An op and a ``copy_`` for an op that writes ``out=``.
+
+    Raises:
+        LostWrite: without it the op would go through its elements in another order, which may
+            give other last bits.
+    """
+    op: Any = node.target
+    functional = without_out(op)
+    if functional is None or len(outs) != 1:
+        raise LostWrite(f"{op} writes what is not contiguous")
+    kwargs = {key: value for key, value in node.kwargs.items() if value is not outs[0]}
+    value, written = value_of(mode, functional, node.args, kwargs), outs[0].meta["val"]
+    alike = value.shape == written.shape and steps(value) == steps(written)
+    if not alike and (value.shape != written.shape or name_of(node) not in _EXACT):
+        raise LostWrite(f"{op} writes what lies otherwise than its result would")
+    with graph.inserting_before(node):
+        new = nodes.call(graph, functional, node.args, kwargs)
+        new.meta.update(val=value, provenance=provenance(node), **{RECORDED: True})
+        copied = graph.call_function(aten.copy_.default, (outs[0], new))
+        copied.meta.update(val=written, provenance=provenance(node))
+    node.replace_all_uses_with(copied)
+    graph.erase_node(node)
 
 
 def _is_whole_and_not_dense(written: Any) -> bool:

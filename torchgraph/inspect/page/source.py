@@ -76,11 +76,7 @@ def source_of(
 
 
 def _row(entry: ModuleEntry) -> ModuleRow:
-    try:
-        text = entry.shallow
-    except Exception:  # a user's extra_repr
-        text = type(entry.module).__name__
-    return ModuleRow(entry.path, text, entry.own, entry.shared_with)
+    return ModuleRow(entry.path, entry.shallow, entry.own, entry.shared_with)
 
 
 def _programs(replay: Replay, plans: tuple[MemoryPlan, ...]) -> Programs:

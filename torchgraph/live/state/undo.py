@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch.optimizers import loads_plainly
-from ..random_state import TorchRandomState
+from ...random_state import TorchRandomState
 from ..snapshot import Snapshot
 from .held import Held
 from .schedulers import inside

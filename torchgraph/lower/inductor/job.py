@@ -25,12 +25,12 @@ from ..._torch import fake_mode, inductor as _inductor
 from ...environment import inductor_environment
 from ...ir.aliasing import alias_sources
 from ...ir.program import TensorMeta
-from ...ir.values import is_contiguous
+from ...ir.values import is_contiguous, tensors_of
 from ..regions.region import Region
 from . import in_cpp
 from .reading import read
 
-_FORMAT = 9
+_FORMAT = 10
 _IN_CPP = "cpp_wrapper"
 _MOST_IN_CPP = 450
 """Ops that compute: kernels for more of them are called from Python. The C++ compiler's time for
@@ -70,6 +70,10 @@ class Job:
             options["layout_optimization"] = False
         if _computing(region.gm.graph) > _MOST_IN_CPP:
             options[_IN_CPP] = False
+        if _is_rounded_to_half(region.gm.graph):
+            # Else values stay in float32 between ops: what overflows, or is equal, in eager does
+            # not in compiled code, and what a cast has lost is zero.
+            options["emulate_precision_casts"] = True
         return cls(
             region.gm.graph.python_code("self").src,
             tuple(_described(meta) for meta in region.inputs),
@@ -160,6 +164,11 @@ def _computing(graph: fx.Graph) -> int:
     return sum(not alias_sources(node) for node in calls)
 
 
+def _is_rounded_to_half(graph: fx.Graph) -> bool:
+    values = (value for node in graph.nodes for value in tensors_of(node.meta.get("val")))
+    return any(value.dtype in (torch.float16, torch.bfloat16) for value in values)
+
+
 def _stays_nchw(graph: fx.Graph) -> bool:
     """True where `passes.ChannelsLast` has left all convolutions: Inductor would convert them."""
     calls = (node for node in graph.nodes if node.target is torch.ops.aten.convolution.default)
@@ -184,6 +193,8 @@ def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, object]:
         # They win a second of ten, and lie in a directory for temporary files, 150 MB each, where
         # another user can put others in their place.
         "cpp_cache_precompile_headers": False,
+        # It makes 0 of ``x * 0``, which is not finite where x is not, and -0 of ``-0 + 0``.
+        "joint_graph_constant_folding": False,
     }
 
 

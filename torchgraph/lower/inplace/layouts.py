@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.node import Argument
+from torch.fx.node import Argument, Target
 
 from ..._torch import OpOverload, schema_of
 from ...ir.aliasing import alias_sources
@@ -24,6 +24,13 @@ aten = torch.ops.aten
 _VIEWS = frozenset(
     getattr(aten, name).default for name in ("view", "_unsafe_view", "_reshape_alias", "reshape")
 )
+_WRITTEN_INTO: frozenset[Target] = frozenset(
+    {
+        *(aten.diagonal_scatter.default, aten.select_scatter.default, aten.slice_scatter.default),
+        *(aten.index_put.default, aten._unsafe_index_put.default),
+    }
+)
+"""Compilers do these in the memory of the first argument, also where it was expanded."""
 _ANY_LAYOUT = frozenset(
     {
         *("_log_softmax_backward_data", "_softmax_backward_data", "_safe_softmax"),
@@ -64,8 +71,12 @@ def fits_in(first: torch.Tensor, result: torch.Tensor) -> bool:
         result.device,
         result.stride(),
     )
-    overlaps = any(n > 1 and s == 0 for n, s in zip(first.shape, first.stride(), strict=True))
-    return same and not overlaps
+    return same and not overlaps_by_strides(first)
+
+
+def overlaps_by_strides(value: torch.Tensor) -> bool:
+    """True for a tensor that was expanded: several of its elements are one place in memory."""
+    return any(n > 1 and s == 0 for n, s in zip(value.shape, value.stride(), strict=True))
 
 
 class Layouts:
@@ -89,6 +100,8 @@ class Layouts:
             return self._strided(node)
         if target is aten.as_strided_scatter.default:
             return self._scattered(node, args)
+        if target in _WRITTEN_INTO and overlaps_by_strides(operand(node).meta["val"]):
+            return self._emit(target, self._contiguous(args[0]), *args[1:], **node.kwargs)
         return None
 
     def pinned(

@@ -26,11 +26,13 @@ from ...ir.each import Each
 from ...ir.nodes import all_nodes, item, replace_all, sequence
 from ...ir.program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
 from ...ir.values import flat
+from ...library.functional import Form, known_form
 from ..expects import expects_of
 from .each_in_place import EachInPlace
 from .forms import ACCUMULATING, elementwise_out_form, in_place_form, minds_form
 from .layouts import fits_in
 from .skips import branch_on_flags
+from .users_calls import UsersCall
 
 aten = torch.ops.aten
 
@@ -85,6 +87,8 @@ class _Reinplace:
                 self._batch_norm(node)
             elif isinstance(node.target, Each):
                 self._rows(node, node.target)
+            elif (form := known_form(node.target)) is not None:
+                self._users(node, form)
             elif isinstance(node.target, OpOverload):
                 before = node.target
                 self._in_place(node)
@@ -257,6 +261,28 @@ class _Reinplace:
             self._merge(user, held)
             self._replace_state(user, held)
         replace_all(self._graph, written)
+
+    def _users(self, node: fx.Node, form: Form) -> None:
+        """The op of the user's itself, over clones of what others still read."""
+        call = UsersCall.of(node, form)
+        if call is None:
+            return
+        given: list[fx.Node] = []
+        fx.map_arg((node.args, node.kwargs), given.append)
+        homes = Counter(map(self._home, given))
+        for number, held in enumerate(call.written):
+            result = call.updated.get(number)
+            stays = result is None or self._may_stay(result, self._home(held))
+            if not (stays and self._free_after(held, node) and homes[self._home(held)] == 1):
+                with self._graph.inserting_before(node):
+                    call.written[number] = self._clone(held)
+        for user, held in call.rewrite():
+            self._merge(user, held)
+        new = call.new()
+        for user, held in new.items():
+            self._replace_state(user, held)
+        replace_all(self._graph, new)
+        call.erase()
 
     def _is_spare(self, item: fx.Node, at: fx.Node) -> bool:
         """True for a tensor of the step's own that nothing reads after ``at``."""

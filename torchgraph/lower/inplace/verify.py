@@ -12,6 +12,7 @@ from ...ir.aliasing import storages_of
 from ...ir.program import Program
 from ...ir.verify import Broken, Rule, Stage, check, verify
 from ...ir.writes import written_by
+from ...library.functional import known_form
 
 
 def verify_lowered(program: Program, lowered: Program, *, strict: bool) -> None:
@@ -56,6 +57,8 @@ def _ordered(program: Program) -> Iterator[fx.Node]:
 
 def _kind(node: fx.Node) -> str:
     """The op, in place or not."""
+    if (form := known_form(node.target)) is not None:
+        return schema_of(form.writing).name.removesuffix("_")
     if isinstance(node.target, OpOverload):
         return schema_of(node.target).name.removesuffix("_")
     return str(node.target)

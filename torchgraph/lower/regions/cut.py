@@ -24,7 +24,6 @@ from torch import fx
 from torch.fx.node import ArgumentT
 
 from ..._torch import OpOverload, graph_module, schema_of, storage_id
-from ..._torch.inductor import flat_indices_are_wrong
 from ...ir import effects
 from ...ir.aliasing import alias_sources, refresh_views, storages_of, waits_for
 from ...ir.nodes import operand
@@ -35,6 +34,7 @@ from ..numbers import numbers
 from ..raising import may_raise
 from . import fast_draws
 from .checked import computes, with_checks
+from .exclusions import exclusion
 from .region import Crossing, Region, RegionGraph
 from .repeats import RepeatedPart, repeats
 from .travels import begun_early, views_between, wait_late
@@ -47,18 +47,6 @@ _LIKE = frozenset(
     {"aten::rand_like", "aten::randn_like", "torchgraph::bernoulli", "torchgraph::normal"}
 )
 """Draws that need nothing but the metadata of their first argument."""
-
-_NEVER_INSIDE = frozenset(
-    {
-        # Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward.
-        *("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
-        "torchgraph::rnn_layer_without_grad",
-        # The compiler goes by fake kernels, which do not know the size of what is kept.
-        *("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"),
-        *("aten::miopen_rnn", "aten::miopen_rnn_backward"),
-        "torchgraph::differs",  # a pause looks for its node to say what has moved
-    }
-)
 
 
 def cut(program: Program, part: int = 0, *, eager_draws: bool) -> tuple[Program, list[Region]]:
@@ -298,8 +286,8 @@ def _never_inside(node: fx.Node) -> bool:
 
     The process that compiles knows torch's ops and ours.
     """
-    unknown = _name(node) in _NEVER_INSIDE or effects.of_users(node.target)
-    return unknown or _is_flat_index(node) or _may_end(node) or _takes_a_flag(node)
+    unknown = exclusion(node) is not None or effects.of_users(node.target)
+    return unknown or _may_end(node) or _takes_a_flag(node)
 
 
 def _takes_a_flag(node: fx.Node) -> bool:
@@ -315,17 +303,6 @@ def _may_end(node: fx.Node) -> bool:
 
 def _name(node: fx.Node) -> str:
     return schema_of(node.target).name if isinstance(node.target, OpOverload) else ""
-
-
-def _is_flat_index(node: fx.Node) -> bool:
-    """True for a place among all elements, which compiled code may count in memory's order.
-
-    That of an intermediate is the compiler's choice, and no stride here tells of it.
-    """
-    if _name(node) not in ("aten::argmax", "aten::argmin") or not flat_indices_are_wrong():
-        return False
-    value = operand(node).meta["val"]
-    return (len(node.args) < 2 or node.args[1] is None) and value.ndim > 1
 
 
 def _read_values(node: fx.Node) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,9 +12,11 @@ from torch.autograd.graph import increment_version
 from torch.fx.node import Argument
 
 from ..._torch import FakeTensor, graph_module
+from ...ir.aliasing import alias_sources
 from ...ir.effects import Effects
 from ...ir.nodes import all_nodes
 from ...ir.program import TensorMeta, identity
+from ...ir.values import tensors_of
 from ..inplace.layouts import Layouts
 from ..numbers import numbers
 from . import bias, fast_draws
@@ -115,11 +118,33 @@ class Region:
             assert all(same), "a compiled region returned tensors of another shape or dtype"
             self._strays = [i for i, (out, m) in enumerate(pairs) if out.stride() != m.stride]
         for position in self._strays:
-            meta, out = self.outputs[position], outputs[position]
-            outputs[position] = torch.empty_strided(
-                meta.shape, meta.stride, dtype=meta.dtype, device=meta.device
-            ).copy_(out)
+            outputs[position] = _with_strides(outputs[position], self.outputs[position])
         return outputs
+
+
+def _mixes_dtypes(node: fx.Node) -> bool:
+    """True for a result of an op over floats of several dtypes, as a norm under autocast.
+
+    What the op is decomposed into may give another dtype than the op: that of its weights.
+    """
+    value = node.meta["val"]
+    op = node.all_input_nodes[0] if node.target is operator.getitem else node
+    if not isinstance(value, torch.Tensor) or alias_sources(op):
+        return False
+    tensors = [one for source in op.all_input_nodes for one in tensors_of(source.meta.get("val"))]
+    dtypes = {one.dtype for one in tensors if one.is_floating_point() and one.ndim}
+    return len(dtypes) > 1 and value.is_floating_point()
+
+
+def _with_strides(value: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    """``value`` in memory of its own with the strides of ``meta``.
+
+    Along a stride of 0 all elements are the same one, which is written once.
+    """
+    once = [min(n, 1) if s == 0 else n for n, s in zip(meta.shape, meta.stride, strict=True)]
+    made = torch.empty_strided(once, meta.stride, dtype=meta.dtype, device=meta.device)
+    made.copy_(value[tuple(slice(n) for n in once)])
+    return made.as_strided(meta.shape, meta.stride)
 
 
 class RegionGraph:
@@ -149,7 +174,11 @@ class RegionGraph:
         if self.numbers:
             self._unpack_numbers()
         for node in self._nodes:
-            self._copies[node] = self._copy(node)
+            made = self._copy(node)
+            if _mixes_dtypes(node):
+                made = self._graph.call_function(aten.to.dtype, (made, node.meta["val"].dtype))
+                made.meta["val"] = node.meta["val"]
+            self._copies[node] = made
             self._note_origin(node)
         for state, value in self._written.items():
             pair = (self._copies[state], self._copies[value])

@@ -32,6 +32,10 @@ _CLOCK = (
     "the step asks {what}{at}, which gives another value at each call: ask outside of the step, "
     "and pass what it decides as an argument"
 )
+_HANDS_OVER = (
+    "the step lets another thread work by {what}{at}: no program calls that, nor knows what it "
+    "reads. Let it work before the call, and pass what comes of it"
+)
 _MOVED = (
     "the step leaves {what} otherwise than it was{at}: set it before the call, or set it back in "
     "the step"
@@ -68,7 +72,7 @@ class AmbientState:
     def __init__(self, names: NameWatch, trail: Trail) -> None:
         self.reached = Reached()
         names.frames.passes_over, trail.only_logs = only_logs, runs_log
-        self._drawing = names.frames.drawing
+        self._frames = names.frames
         names.follow.meet, names.follow.made = self.reached.meet, self.reached.made
 
     @contextmanager
@@ -82,7 +86,7 @@ class AmbientState:
         for value in (*call.args, *call.kwargs.values()):
             self.reached.meet(value, None)
         with ExitStack() as stack:
-            stack.enter_context(without_python_draws(self._drawing, recorder))
+            stack.enter_context(without_python_draws(self._frames.drawing, recorder))
             stack.enter_context(environment.heard(self._variable, self._variables))
             stack.enter_context(Files(self.reached).observed())
             stack.enter_context(Logs(self.reached).observed())
@@ -99,6 +103,7 @@ class AmbientState:
         for found, says, lenient in (
             (reached.drawn(), _DRAWN, True),
             (reached.clock, _CLOCK, True),
+            (self._frames.hands_over, _HANDS_OVER, True),
             (moved, _MOVED, False),
         ):
             if found is not None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 from ... import _extension
 from ..._torch.listening import is_listening
+from ..._torch.names import patched
 from .reachable import Reached, line
 from .settings import GETCWD
 
@@ -52,7 +52,7 @@ class Files:
                     if name in vars(holder):
                         observer: Any = self._telling(name, getattr(holder, name))
                         observer = staticmethod(observer) if isinstance(holder, type) else observer
-                        stack.enter_context(mock.patch.object(holder, name, observer))
+                        stack.enter_context(patched(holder, name, observer))
                 yield
         finally:
             _running.files = outer

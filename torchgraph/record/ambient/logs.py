@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 from ..._torch.listening import is_listening, not_listening
+from ..._torch.names import patched
 from ...guards import stands_in
 from ...live.logs import CLASSES
 from .reachable import Reached, line
@@ -40,7 +40,7 @@ class Logs:
     def observed(self) -> Iterator[None]:
         """Record the logging calls of the block, in this thread."""
         with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(builtins, "print", self._own("print()", print)))
+            stack.enter_context(patched(builtins, "print", self._own("print()", print)))
             for holder, name, words in _found():
                 theirs = vars(holder)[name]
                 if isinstance(theirs, (staticmethod, classmethod)):
@@ -49,7 +49,7 @@ class Logs:
                     ours = self._own(words, theirs)
                     if isinstance(holder, type):
                         ours = stands_in(ours, holder, name)
-                stack.enter_context(mock.patch.object(holder, name, ours))
+                stack.enter_context(patched(holder, name, ours))
             yield
 
     def _own(self, words: str, theirs: Callable[..., Any]) -> Callable[..., Any]:

@@ -248,7 +248,8 @@ class Reached:
         elif not isinstance(value, FunctionType):
             self._foreign(value, where, level)
         owner = getattr(value, "__self__", None)
-        if owner is not None and not isinstance(owner, (ModuleType, type)):
+        own = owner is None or owner is value  # networkx has functions that name themselves
+        if not own and not isinstance(owner, (ModuleType, type)):
             self.meet(owner, where, level + 1)
 
     def _known(self, value: object, where: SourceLine | None) -> bool:

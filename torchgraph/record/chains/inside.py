@@ -23,6 +23,7 @@ from ...guards.aspects import (
     look,
 )
 from ...guards.names import CONTENT, By, Path, follow
+from ...objects import in_words, is_a
 from ...structure import Unfit, mutable_parts, parts_of_partial, tensors_in
 from ..tape.watch import is_plain
 
@@ -55,7 +56,7 @@ def within(value: object, depth: int = 3) -> Iterator[object]:
     if is_plain(value):
         return
     yield value
-    if isinstance(value, torch.nn.Module):  # as a list of modules is
+    if is_a(value, torch.nn.Module):  # as a list of modules is
         yield from children_of(value).values()
     if depth and is_container(value) and count(value) <= _MARKED:
         for item in values_in(value):
@@ -69,7 +70,7 @@ def in_path(key: object) -> object:
 
 def is_told_apart(value: object) -> bool:
     """True for a tensor or an array, which may equal another one."""
-    return isinstance(value, torch.Tensor) or is_buffer(value)
+    return is_a(value, torch.Tensor) or is_buffer(value)
 
 
 class Lying(NamedTuple):
@@ -120,7 +121,7 @@ def tensors_under(
     """
     for number, (key, item, was) in enumerate(_beside(value, before, level)):
         path: Path = ((By.ITEM, key),)
-        text = f"{words}[{f'#{number}' if isinstance(key, Same) else repr(key)}]"
+        text = f"{words}[{f'#{number}' if isinstance(key, Same) else in_words(key)}]"
         if isinstance(item, torch.Tensor):
             yield text, path, item, was
         elif is_container(item):
@@ -195,9 +196,9 @@ def held_by(value: object) -> Iterable[object]:
     if parts := parts_of_partial(value):
         function, args, keywords = parts
         return [function, *args, *keywords.values()]
-    if isinstance(value, MethodType):
+    if is_a(value, MethodType):
         return [value.__self__, value.__func__]
-    if isinstance(value, FunctionType):
+    if is_a(value, FunctionType):
         cells = [follow(cell, CONTENT) for cell in value.__closure__ or ()]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     if not is_container(value) or count(value) > _MARKED:

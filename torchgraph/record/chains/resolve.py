@@ -29,6 +29,7 @@ from ...guards import ABSENT
 from ...guards.aspects import count, in_class, is_container, own
 from ...guards.names import By, Path, follow, of_class
 from ...lines import PARTS_OF_STEPS
+from ...objects import is_a
 from ..tape.number import node_of
 from .chains import Chain
 from .inside import values_in
@@ -271,7 +272,7 @@ def is_ours(value: object) -> bool:
     """True for a replacement of a number or a function during a recording."""
     if is_container(value) and count(value) <= _FEW:
         return any(is_ours(item) for item in values_in(value) if not _is_users(item))
-    if isinstance(value, FunctionType):
+    if is_a(value, FunctionType):
         return str(value.__globals__.get("__name__")).startswith(_OURS)
     return str(type(value).__module__).startswith(_OURS)
 
@@ -280,7 +281,7 @@ def _is_users(item: object) -> bool:
     """True for a value traversed by itself, and for a number that the user's lines change."""
     node = node_of(item)
     moves = node is not None and getattr(node.writer, "follows", False)
-    return moves or isinstance(item, (dict, list))
+    return moves or issubclass(type(item), (dict, list))
 
 
 def is_library(module: str) -> bool:

@@ -14,6 +14,7 @@ import torch
 from ...errors import SourceLine
 from ...guards.aspects import Aspect, Never, Same, is_buffer, is_generator, laid_out, look, shown
 from ...guards.names import CONTENT, By, Name, Path, follow
+from ...objects import is_a
 from .chains import Use
 from .inside import lies_in, tensors_under
 
@@ -127,7 +128,7 @@ def idle(one: Touched, inputs: set[int], kept: Callable[[object], bool]) -> Touc
     ``kept``: true for one of which the step makes an alias.
     """
     value = follow(one.name.owner(), one.name.path)
-    if one.name.moved or not isinstance(value, torch.Tensor) or lies_in(value, inputs):
+    if one.name.moved or not is_a(value, torch.Tensor) or lies_in(value, inputs):
         return one
     if one.outer and kept(value):
         return one

@@ -15,6 +15,7 @@ from ...ir.bits import same_bits
 from ...ir.program import Role
 from ...ir.values import flat
 from ...lines import SourceLine
+from ...objects import in_words
 from ...reasons import Reason
 from ...structure import NOTHING, Returned
 from ..ops.facts import ITEM
@@ -23,6 +24,8 @@ from ..tape.watch import is_own
 from .differences import Difference as Difference
 from .outcome import Outcome
 
+_SHOWN = 80
+"""Characters of a value."""
 _INDEX = (
     "index by a tensor with dimensions, x[i : i + 1] or x[i.view(1)], or use index_select, gather "
     "or take"
@@ -37,6 +40,7 @@ def difference(old: Outcome, new: Outcome) -> Difference | None:
     """The first difference of ``new`` from ``old``; None when they are equal."""
     for part in (
         _flags,
+        _optimizers,
         _inputs,
         _attributes,
         _assigned,
@@ -69,6 +73,17 @@ def _cause(old: Outcome, new: Outcome) -> str:
 def _flags(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if what := new.step.flags.unlike(old.step.flags):
         yield Difference(Reason.TRAINS, what)
+
+
+def _optimizers(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    before, now = old.step.optimizers, new.step.optimizers
+    known = set(map(id, before))
+    come = next((type(one).__name__ for one in now if id(one) not in known), "")
+    if come:
+        what = f"it has a new optimizer ({come}): make it once, and not in each step"
+        yield Difference(Reason.STRUCTURE, what)
+    elif len(before) != len(now):
+        yield Difference(Reason.STRUCTURE, "it has fewer optimizers than before")
 
 
 def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -281,6 +296,8 @@ def returned_otherwise(old: Returned, new: Returned) -> Iterator[Difference]:
 def _host(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if old.side_effects.key() != new.side_effects.key():
         yield Difference(Reason.STRUCTURE, "other gradients are there, or other schedulers step")
+    if moved := old.renewed ^ new.renewed:
+        yield Difference(Reason.STRUCTURE, f"it replaces {min(moved)} in one call only")
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -314,7 +331,7 @@ def _shown(value: object) -> str:
         return (
             f"a tensor of shape {tuple(value.shape)}" if value.numel() > 8 else repr(value.tolist())
         )
-    return repr(value)[:80]
+    return in_words(value, 10 * _SHOWN)[:_SHOWN]
 
 
 def _op(target: object) -> str:

@@ -22,6 +22,7 @@ from ...ir.program import CallRecord, OutputSpec, Phase, Role, arguments_in_word
 from ...live.inputs import hollow
 from ...live.named import NumberPlace, place_of
 from ...live.step import Leaf, Step
+from ...objects import is_a
 from ...structure import Contents, Returned, Unfit
 from ..ambient.ambient_state import LeftOut
 from ..side_effects.loop_carried import Stray
@@ -99,6 +100,8 @@ class Outcome:
     """True where another such call may have a program."""
     lenient: bool = False
     """True where that is never an error."""
+    renewed: frozenset[str] = frozenset()
+    """The containers in param groups and slots that the step replaces by new ones."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """The side effects that replays omit."""
 
@@ -141,7 +144,7 @@ class Outcome:
         attributes = [
             attribute(owner, name, value, f"{path}.{name}")
             for path, owner, name, value in self.reads
-            if isinstance(value, torch.Tensor) and (path, name) not in own
+            if is_a(value, torch.Tensor) and (path, name) not in own
         ]
         return [*self.names, *attributes]
 
@@ -162,6 +165,13 @@ class Outcome:
         """True when the step added no states: the next recording may be equal."""
         more = self.relaid or self.strays or self.numbers or self.reads_values
         return self.step.names() == self.after.names() and not more
+
+    @property
+    def replaced_object(self) -> str:
+        """The place of an optimizer in which the step left another object; empty for none."""
+        before = dict(self.step.object_keys())
+        now = self.after.object_keys()
+        return next((str(fqn) for fqn, key in now if before.get(fqn, key) != key), "")
 
     @property
     def stepped(self) -> bool:

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from ..._torch.distributed.held import local
+from ...ir.aliasing import has_strides
+from ...live.step import Leaf
 from ...structure.nested import map_nested
 from ..tape.tape import Entry, Outs, Ref, Tape, TensorLayout
 from .outcome import Outcome
@@ -48,6 +51,8 @@ def predicted(outcome: Outcome) -> Outcome | None:
         return None
     number = _renumbered(outcome, made)
     index = {leaf.fqn: place for leaf, place in outcome.leaves} | made
+    if any(_is_laid_anew(leaf, tape.layouts[index[leaf.fqn]]) for leaf in outcome.after.leaves):
+        return None
     leaves = [(leaf, number[index[leaf.fqn]]) for leaf in outcome.after.leaves]
     others = outcome.leaves[len(outcome.step.leaves) :]
     return replace(
@@ -135,6 +140,15 @@ def _without(tape: Tape, kept: list[bool], number: list[int], values: set[int]) 
         for step in tape.steps
     ]
     return Tape(layouts, entries, constants, expectations, steps)
+
+
+def _is_laid_anew(leaf: Leaf, met: TensorLayout | None) -> bool:
+    """True for a state that the step leaves in another shape or layout than it was met in."""
+    held = leaf.value
+    if met is None or not isinstance(held, torch.Tensor) or not has_strides(held):
+        return False
+    now = local(held)
+    return (met.shape, met.stride, met.dtype) != (tuple(now.shape), now.stride(), now.dtype)
 
 
 def _moved(value: object, number: list[int]) -> Any:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import product
 from types import ModuleType
 from typing import Protocol
-from unittest import mock
 
 import torch
 
 from ..._torch import OpOverload, schema_of
 from ..._torch.listening import not_listening
+from ..._torch.names import patched
 from ...errors import RandomStateTouched
 from ...ir import effects
 from ..tape.tape import Args, Entry, Kwargs, Outs, Ref, Tape
@@ -158,13 +158,12 @@ class Draws:
         with ExitStack() as stack:
             for module in modules:
                 for name, ours in (("get_rng_state", self._get), ("set_rng_state", self._set)):
-                    patched = own(ours, getattr(module, name))
-                    stack.enter_context(mock.patch.object(module, name, patched))
+                    stack.enter_context(patched(module, name, own(ours, getattr(module, name))))
             fork = own(self._fork, torch.random.fork_rng)
-            stack.enter_context(mock.patch.object(torch.random, "fork_rng", fork))
+            stack.enter_context(patched(torch.random, "fork_rng", fork))
             for module, name in product((torch, torch.random), ("manual_seed", "seed")):
-                patched = own(self._seed, getattr(module, name))
-                stack.enter_context(mock.patch.object(module, name, patched))
+                seeding = own(self._seed, getattr(module, name))
+                stack.enter_context(patched(module, name, seeding))
             yield
 
     def give_up(self) -> None:

@@ -18,21 +18,21 @@ from torch.nn.parameter import is_lazy
 
 from ..._torch import VF
 from ..._torch.listening import is_listening, not_listening
+from ..._torch.names import patched
 from ..._torch.ops import FOREACH_LERP, PAD_PACKED
 from ..._torch.tensors import MAKE_SUBCLASS, address_of
 from ...errors import DataDependent, NonScalarBackward, SourceLine
 from ...ir.aliasing import has_strides
 from ...ir.program import Phase
 from ...structure import Returned
-from ..tape import number
 from ..tape.trail import Trail
 from . import refusals
 from .recorder import Recorder
+from .tensor_data import of_numbers
 
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")
 _SUBCLASS = (MAKE_SUBCLASS, "as_subclass")
-_ABSENT = object()
 _T = TypeVar("_T")
 _Function = Callable[..., object]
 
@@ -71,9 +71,8 @@ class Escapes:
                 *((torch.Tensor, name, self._escape) for name in _ESCAPES),
                 *((torch.Tensor, name, self._shown) for name in _SHOWN),
                 *((torch.Tensor, name, self._subclass) for name in _SUBCLASS),
-                *((torch, name, self._number) for name in ("tensor", "as_tensor")),
-                (torch, "asarray", self._data),
-                (torch.Tensor, "new_tensor", self._data),
+                *((torch, name, self._made) for name in ("tensor", "as_tensor", "asarray")),
+                (torch.Tensor, "new_tensor", self._made_like),
                 (torch, "max_pool1d", self._max_pool1d),
                 (*FOREACH_LERP, self._weight),
                 (torch, "ctc_loss", self._ctc_lengths),
@@ -85,14 +84,14 @@ class Escapes:
             for holder, name, ours in patches:
                 call = self._own(ours, getattr(holder, name))
                 static = name == MAKE_SUBCLASS
-                stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
+                stack.enter_context(patched(holder, name, staticmethod(call) if static else call))
             data: Any = torch.Tensor.data  # a C property
             get = self._own(self._data_get, data.__get__)
             held = property(get, self._own(self._data_set, data.__set__))
-            stack.enter_context(_patched(torch.Tensor, "data", held))
+            stack.enter_context(patched(torch.Tensor, "data", held))
             flag: Any = torch.Tensor.requires_grad
             turned = property(flag.__get__, self._own(self._turn, flag.__set__))
-            stack.enter_context(_patched(torch.Tensor, "requires_grad", turned))
+            stack.enter_context(patched(torch.Tensor, "requires_grad", turned))
             yield
 
     @contextmanager
@@ -105,7 +104,7 @@ class Escapes:
                 return original(loss, *args, **kwargs)
             return self._backward(original, loss, *args, **kwargs)
 
-        with _patched(torch.Tensor, "backward", backward):
+        with patched(torch.Tensor, "backward", backward):
             yield
 
     def _own(self, ours: Callable[..., _T], theirs: Callable[..., _T]) -> Callable[..., _T]:
@@ -239,16 +238,23 @@ class Escapes:
             return theirs(x, *args, **kwargs)
         return torch.max_pool1d_with_indices(x, *args, **kwargs)[0]
 
-    def _number(self, theirs: _Function, data: Any, *args: Any, **kwargs: Any) -> object:
-        node = number.node_of(data)
-        if not kwargs and not args and _are_numbers_of_tensors(data):
+    def _made(self, theirs: _Function, *args: Any, **kwargs: Any) -> object:
+        """``torch.tensor(data)`` of numbers, or of a list of them, by ops."""
+        own = dict(zip(("data", "dtype", "device"), args, strict=False)) | kwargs
+        data = own.pop("data", own.pop("obj", None))
+        if not own and _are_numbers_of_tensors(data):
             return torch.stack([tensor.detach() for tensor in data])
-        if node is None:
-            return self._data(theirs, data, *args, **kwargs)
-        dtype = args[0] if args else kwargs.pop("dtype", None)
-        if dtype is None:
-            dtype = torch.get_default_dtype() if node.is_float() else torch.int64
-        return torch.scalar_tensor(data, dtype=dtype, device=kwargs.get("device"))
+        dtype, device = own.pop("dtype", None), own.pop("device", None)
+        found = None
+        if not any(own.values()):  # a gradient, pinned memory
+            found = of_numbers(data, dtype=dtype, device=device)
+        return self._data(theirs, *args, **kwargs) if found is None else found
+
+    def _made_like(self, theirs: _Function, like: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """``x.new_tensor(data)``, of the dtype and the device of ``x``."""
+        given = {"dtype": like.dtype, "device": like.device}
+        given |= {name: value for name, value in kwargs.items() if value is not None}
+        return self._made(functools.partial(theirs, like), *args, **given)
 
     def _weight(self, theirs: _Function, tensors: object, others: object, weight: object) -> object:
         """Torch's weight averages pass a number as a 0-dim tensor, which C++ would read."""
@@ -316,17 +322,3 @@ def _are_numbers_of_tensors(data: object) -> bool:
 
 def _is_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
     return isinstance(value, (list, tuple))
-
-
-@contextmanager
-def _patched(holder: object, name: str, value: object) -> Iterator[None]:
-    """`mock.patch.object`, for classes whose bases are written in C, too."""
-    before = vars(holder).get(name, _ABSENT)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        if before is _ABSENT:
-            delattr(holder, name)
-        else:
-            setattr(holder, name, before)

@@ -11,10 +11,12 @@ from weakref import proxy
 import torch
 
 from ..._torch import OpOverload
+from ..._torch.compiled import functions_followed
 from ..._torch.distributed import collectives, wrappers
+from ..._torch.higher_order import run_on_fakes
 from ..._torch.listening import decomposes, not_listening
 from ...collection import afresh, weakly
-from ...errors import NoProgram, SourceLine
+from ...errors import GraphError, NoProgram, SourceLine
 from ...ir import effects
 from ...ir.aliasing import has_strides, overlaps_itself
 from ...ir.program import Phase
@@ -30,6 +32,7 @@ from .generators import own_generators, without_default
 from .memory import Memory, place_of
 from .rewritten import in_its_own_ops, in_parts, rewritten
 from .undo import Undo
+from .unheard import WRITTEN_UNHEARD, OtherThreadsOps, Versions
 from .wrapped import Wrapped, any_wrapper
 
 aten = torch.ops.aten
@@ -51,6 +54,7 @@ class Recorder:
         self.tape = Tape()
         self.memory = Memory(self.tape)
         self.undo, self._caught = Undo(), Raised(trail)
+        self._others = OtherThreadsOps(self.undo)
         self._trail, self._found = trail, found
         self.draws = Draws(trail, proxy(self))
         self._wrapped = Wrapped(weakly(self.give_up))
@@ -77,8 +81,24 @@ class Recorder:
         """Intercept the ops of the block. Raises again what the user's ``except`` swallowed."""
         layouts = wrappers.layouts_found_unheard()
         observed = self._caught.observed(self._intercept, self.give_up)
-        with self.draws.active(), layouts, observed, collectives.communication_noted():
-            yield
+        noted = self._others.noted()
+        followed = functions_followed(proxy(self))
+        with (
+            noted,
+            self.draws.active(),
+            layouts,
+            observed,
+            collectives.communication_noted(),
+            followed,
+        ):
+            try:
+                yield
+            except Exception as error:
+                # TorchScript's interpreter, for one, makes an error of its own of ours.
+                if self._raised is None or isinstance(error, GraphError):
+                    raise
+            if self._others.found and not self.gave_up:
+                self._others.refuse(self.refuse)
         if self._raised is not None:
             raise afresh(self._raised)
 
@@ -108,10 +128,24 @@ class Recorder:
         self.gave_up = self.gave_up or why
         self.draws.give_up()
 
+    def refuse_transformed(self) -> None:
+        """Refuse an op with functions in `torch.func.vmap` and its like."""
+        self.refuse(refusals.in_a_transform(self._trail.here()))
+
+    def follow(self, function: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
+        """Have the lines of the functions run that an op has been given, for what they read."""
+        if not self.gave_up:
+            try:
+                run_on_fakes(function, args, kwargs)
+            except Exception as error:  # whatever they do there: eager has been right
+                self.refuse(refusals.unfollowed(self._trail.here(), error))
+
     def _intercept(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if any_wrapper(args, kwargs):
             return self._wrapped.call(op, args, kwargs)
         args, kwargs = self._wrapped.with_numbers(op, args, kwargs)
+        if self._others.found and not self.gave_up:
+            self._others.refuse(self.refuse)
         if self.gave_up:
             return self.unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
@@ -403,6 +437,12 @@ class Recorder:
         self.memory.write(tensor)
         self._refuse_torn(tensor)
         self._keep(tensor)
+
+    def refuse_unheard(self, versions: Versions) -> None:
+        """Give up where a state was written by no op that was heard: nothing can take that back."""
+        for name, tensor in versions.moved():
+            if self.memory.storage(tensor) not in self.written:
+                self.give_up(WRITTEN_UNHEARD.format(name=name), lenient=True)
 
     def _refuse_torn(self, tensor: torch.Tensor) -> None:
         if self.memory.torn(tensor):

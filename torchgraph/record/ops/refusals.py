@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
 import torch
 
 from ..._torch import OpOverload, schema_of
-from ..._torch.listening import not_listening
+from ..._torch.listening import is_listening
+from ..._torch.names import patched
 from ...collection import afresh
 from ...errors import (
     DataDependent,
@@ -84,17 +83,30 @@ def scaler_calls(
 
         return method
 
-    methods: dict[str, Any] = {n: calls(n) for n in ("scale", "step", "update", "unscale_")}
-    with mock.patch.multiple(torch.amp.GradScaler, **methods):
+    with contextlib.ExitStack() as stack:
+        for name in ("scale", "step", "update", "unscale_"):
+            stack.enter_context(patched(torch.amp.GradScaler, name, calls(name)))
         yield
 
 
-def higher_order(name: str, line: SourceLine | None) -> NoProgram:
-    """The refusal of an op that takes functions."""
+def in_a_transform(at: Provenance) -> NoProgram:
+    """The refusal of an op that takes functions, in a transform of torch.func."""
     return NoProgram(
-        f"the step calls torch's {name}, which a Graph cannot hold yet.",
-        where=line,
-        fix="compute both sides and choose with torch.where, or branch outside of the step.",
+        f"{_who(at)} hands functions to an op of torch's within a transform of torch.func (vmap, "
+        "grad, jvp).",
+        where=at.line,
+        fix="choose with torch.where there.",
+    )
+
+
+def unfollowed(at: Provenance, error: Exception) -> NoProgram:
+    """The refusal of functions handed to an op that do not run on tensors without data."""
+    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return NoProgram(
+        f"{_who(at)} hands functions to an op of torch's, and what they read cannot be told "
+        f"({said}).",
+        where=at.line,
+        fix="call them in Python: with if, while or for.",
     )
 
 
@@ -211,20 +223,32 @@ def made_sparse(layout: torch.layout, line: SourceLine | None) -> NoProgram:
     )
 
 
-def no_cond(trail: Trail, refuse: Callable[[NoProgram], None]) -> AbstractContextManager[object]:
-    """Refuse ``torch.cond`` before it reaches the compiler, which would remember the attempt."""
-    original = torch.cond
+def no_gradient_buffers(
+    trail: Trail, refuse: Callable[[NoProgram], None]
+) -> contextlib.AbstractContextManager[object]:
+    """Refuse ``ctx.input_grad_buffers`` (torch 2.15), the sums that the engine is at.
 
-    here = threading.get_ident()
+    It gives none that anybody else holds, and a recording holds all tensors: a ``backward`` that
+    asks would take its other way, which rounds otherwise.
+    """
+    context = torch.autograd.function.FunctionCtx
+    original = vars(context).get("input_grad_buffers")
+    if original is None:
+        return contextlib.nullcontext()
 
-    def cond(*args: Any, **kwargs: Any) -> object:
-        if threading.get_ident() != here:
-            return original(*args, **kwargs)
-        refuse(higher_order("cond", trail.line))
-        with not_listening():
-            return original(*args, **kwargs)
+    def read(asked: object) -> object:
+        if is_listening():
+            refuse(
+                NoProgram(
+                    "a backward() of an autograd.Function asks for ctx.input_grad_buffers, the "
+                    "engine's own sums, which are not there while a step is recorded.",
+                    where=trail.line,
+                    fix="return the gradient, which the engine adds.",
+                )
+            )
+        return original.__get__(asked)
 
-    return mock.patch.object(torch, "cond", cond)
+    return patched(context, "input_grad_buffers", property(read))
 
 
 @contextlib.contextmanager

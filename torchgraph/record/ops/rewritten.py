@@ -13,7 +13,8 @@ compute the result of ``_nested_tensor_from_mask_left_aligned``, and for ``one_h
 whether the classes fit, not the smallest one. oneDNN's LSTM rounds otherwise where gradients are
 off. cuDNN's RNNs take weights twice, as they are and as the buffer that holds them: a program makes
 that buffer of them, so that nothing in it overlaps. Ops that only raise become guards on their
-inputs: where these fail in a program, the step runs in eager.
+inputs: where these fail in a program, the step runs in eager. ``wait_tensors`` gives the tensors
+that it takes, which its schema does not say: a program waits for one at a time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 
 from ... import library
 from ..._torch import OpOverload, composite, has_kernel_for, schema_of
+from ..._torch.distributed import collectives
 from ..._torch.listening import not_listening
 from ...ir import effects
 from ...ir.batch_norms import EVALUATING, NATIVE, VENDOR, WITHOUT_STATISTICS, BatchNorm
@@ -105,6 +107,10 @@ def _flattened(weights: list[torch.Tensor], *sizes: object) -> torch.Tensor:
     return weights[0].new_full((sum(weight.numel() for weight in weights),), torch.nan)
 
 
+def _wait_for_each(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.ops._c10d_functional.wait_tensor.default(tensor) for tensor in tensors]
+
+
 _CAST_INSIDE = (aten._trilinear.default, aten.linalg_pinv.atol_rtol_tensor)
 """Their kernels call ops that autocast casts."""
 _PARTS: dict[OpOverload, Callable[..., object]] = {
@@ -122,6 +128,7 @@ _PARTS: dict[OpOverload, Callable[..., object]] = {
     aten.rrelu_with_noise.default: _rrelu,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_flatten_weight.default: _flattened,
+    **dict.fromkeys(collectives.waits_for_lists(), _wait_for_each),
 }
 
 _BATCH_NORMS = {norm.eager: norm for norm in (NATIVE, VENDOR)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set as AbstractSet
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -14,9 +14,9 @@ from ..._torch.modules import state_of
 from ..._torch.tensors import address_of
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
-from ...live.random_state import RandomState
 from ...live.snapshot import Placed, Written, contents_of, refill
 from ...live.step import Leaf, Step
+from ...random_state import RandomState
 from ..tape.watch import AttributeWatch
 
 
@@ -40,6 +40,8 @@ class Undo:
         """Raises for a tensor that a forward or backward must not write."""
         self.moved: Callable[[], AbstractSet[object]] = set
         """Gives the named places that the step has changed."""
+        self.raised: set[Any] = set()
+        """(class, code, line) of the errors in the user's lines, up to now."""
 
     def foreign(self, tensor: torch.Tensor) -> None:
         """Note that ``tensor`` predates the step."""

@@ -32,6 +32,7 @@ from ...guards.names import CONTENT, By, Name, Path, follow
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
 from ...live.step import Leaf
+from ...objects import is_a
 from ...structure.kinds import SYMBOLS
 from ..chains.chains import Use
 from ..chains.inside import containers_within, held_by, lay_at
@@ -155,7 +156,7 @@ class AccessLog:
     def which(self, value: object, use: Use) -> None:
         """Note a use that depends on object identity."""
         asked = use is Use.COMPARED or use is Use.AMONG
-        if asked and (is_container(value) or isinstance(value, torch.Tensor)):
+        if asked and (is_container(value) or is_a(value, torch.Tensor)):
             self._compared[id(value)] = value
         elif use is Use.KEPT:
             self._aliases.hold(value)
@@ -175,7 +176,7 @@ class AccessLog:
         """
         use, value = meeting.use, meeting.value
         source = self._shared(source)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             source = self._as_before(value, source)
         self.notice(meeting, source)
         key = id(source.owner), source.path, meeting.deep
@@ -223,7 +224,7 @@ class AccessLog:
         changes = is_buffer(value) or (listed and not isinstance(value, (tuple, frozenset)))
         within = containers_within(value) if listed or is_buffer(value) else {}
         like: object = None
-        if listed or isinstance(value, torch.Tensor):
+        if listed or is_a(value, torch.Tensor):
             like = alike(value) if items is None else look(value)  # no tensor lies in it
         own = bool(around) or self._is_made(owner, path)  # part of a container that it changed
         for deep in (True, False):
@@ -235,7 +236,7 @@ class AccessLog:
             lay = value if changes else None
             self._rows[id(owner), path, deep] = Row(held, name, lay, within, like, items, own)
         for row, replaced in around:
-            if not (replaced or isinstance(value, torch.Tensor) or _is_appended(row, path)):
+            if not (replaced or is_a(value, torch.Tensor) or _is_appended(row, path)):
                 row.read = True
                 row.outer |= self.is_outside(owner)
             key = path[len(row.name.path)][1]
@@ -299,7 +300,7 @@ class AccessLog:
             replaced = self._follow(owner, path[:length], container) is not container
             if not replaced and row.items is not None and row.items.hold():
                 continue
-            if isinstance(value, torch.Tensor) and lay_at(path[length:], before, value):
+            if is_a(value, torch.Tensor) and lay_at(path[length:], before, value):
                 continue
             if replaced or row.name.look(container) != before:
                 yield row, replaced
@@ -345,7 +346,7 @@ class AccessLog:
         for row in self._rows.values():
             name = row.name
             value = name.found() if isinstance(name.found, Same) else None
-            if not (row.read and row.outer and isinstance(value, torch.Tensor)):
+            if not (row.read and row.outer and is_a(value, torch.Tensor)):
                 continue
             held = row.owner() if isinstance(row.owner, Same) else row.owner
             stays = (
@@ -483,7 +484,7 @@ def _is_added_to(value: object) -> bool:
     """
     if is_buffer(value):
         return False
-    listed = is_container(value) or isinstance(value, torch.Tensor)
+    listed = is_container(value) or is_a(value, torch.Tensor)
     return listed or type(value) in _ADDED_TO or issubclass(type(value), SYMBOLS)
 
 

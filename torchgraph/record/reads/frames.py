@@ -22,7 +22,9 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from multiprocessing.pool import Pool
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -34,11 +36,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch import OpOverload
 from ..._torch.listening import is_listening, listening_through
-from ..._torch.names import standing_for
+from ..._torch.names import liftable, standing_for
 from ..._torch.optimizers import RATE_READERS
 from ..._torch.symbolic import also_in
 from ...environment import chosen
-from ...errors import GraphError
+from ...errors import GraphError, SourceLine, user_frames
 from ...guards import ABSENT
 from ...structure import parts_of_partial
 from ..chains.chains import Chain, ChainStep, Line, Root, Use
@@ -166,6 +168,8 @@ class Frames:
         """True during a lookup on behalf of a line, whose own code is not traced."""
         self.failed: Exception | None = None
         """The error that ended the tracing: the reads are unknown then."""
+        self.hands_over: tuple[str, SourceLine | None] | None = None
+        """The first function that handed work to another thread of Python's, and the line."""
         self.lost = False
         """True when the block replaced the trace function: the reads are unknown then."""
 
@@ -181,7 +185,8 @@ class Frames:
         quietly = listening_through(_untraced(ours)) if put is sys.settrace else nullcontext()
         put(ours)
         try:
-            with quietly, _looked_up_by(self._looks_up):
+            resting = liftable(functools.partial(put, ours), functools.partial(put, before))
+            with quietly, resting, _looked_up_by(self._looks_up):
                 yield
         finally:
             self.lost = get() != ours  # replaced in the block: `pdb.set_trace()`
@@ -198,6 +203,8 @@ class Frames:
 
     @_quietly
     def _trace(self, frame: FrameType, event: str, arg: object) -> object:
+        if id(frame.f_code) in _HAND_OVER and self.hands_over is None:
+            self._hands_over(frame)
         called = frame.f_back is not None and type(frame.f_back.f_trace) is _Following
         if self._looking or (not called and _says_nothing(frame.f_code.co_filename)):
             return None
@@ -217,6 +224,8 @@ class Frames:
     def _profile(self, frame: FrameType, event: str, arg: object) -> None:
         if self._looking:
             return
+        if event == "call" and id(frame.f_code) in _HAND_OVER and self.hands_over is None:
+            self._hands_over(frame)
         if event == "call" and is_listening() and _is_library(frame):
             self._handed(frame)
         if event in ("call", "return") and not _is_library(frame) and is_listening():
@@ -225,6 +234,12 @@ class Frames:
                 self.listener.after(frame, line, self.listener.before(frame, number, line))
             if event == "return":
                 self.returned(frame, arg)
+
+    def _hands_over(self, frame: FrameType) -> None:
+        if is_listening():
+            lines = user_frames(1, _caller(frame) or frame)
+            words = _HAND_OVER[id(frame.f_code)][1]
+            self.hands_over = words, lines[0] if lines else None
 
     def returned(self, frame: FrameType, value: object) -> None:
         """Pass a return value to the calling line of the user's."""
@@ -439,6 +454,19 @@ _READERS = {
 }
 """Functions of torch's that read the user's objects for the user, and do nothing else."""
 
+
+_HAND_OVER = {
+    id(function.__code__): (function.__code__, words)
+    for function, words in (
+        (threading.Thread.start, "Thread.start()"),
+        (ThreadPoolExecutor.submit, "ThreadPoolExecutor.submit()"),
+        (Pool.apply_async, "Pool.apply_async()"),
+        (Pool.map_async, "Pool.map_async()"),
+        (Pool.map, "Pool.map()"),
+        (Pool.imap, "Pool.imap()"),
+    )
+}
+"""Functions of Python's library by which a step lets other threads work."""
 
 _OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distributions)
 """Modules whose functions and methods compute from attributes of objects that users make."""

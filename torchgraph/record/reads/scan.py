@@ -33,6 +33,8 @@ from .values import (
     formats,
     getter,
     global_of,
+    got_from_own_dict,
+    in_own_dict,
     is_plain_key,
     joined,
     looks_inside,
@@ -268,6 +270,9 @@ class Scan:
             yield from used(other, Use.COMPARED)
         elif name == "CONTAINS_OP" and not isinstance(other, Constant):
             yield from used(one, Use.AMONG)
+            if (found := in_own_dict(other, one)) is not None:
+                yield from used(found, Use.AMONG)
+                self._stack[-1] = None
 
     def _match(self, ins: dis.Instruction) -> Used:
         """Interpret a pattern match, which keeps its subject on the stack."""
@@ -308,6 +313,10 @@ class Scan:
         called = below[0] if below else None
         if below[1:]:  # a decorator's argument lies where the object of a method does
             given = [*below[1:], *given]
+        if (found := got_from_own_dict(called, given)) is not None:
+            yield from (one for value in given[1:] for one in used(value, Use.NAMED))
+            self._stack.append(found)
+            return
         yield from stores_by_name(called, given)
         for one in (called, *given):
             if isinstance(one, Getter):
@@ -353,7 +362,8 @@ class Scan:
         elif is_plain_key(key):
             self._stack.append(self._then(held, True, key.value))
         else:
-            yield from used(held, Use.ITEMS)
+            if in_own_dict(held, key) is None:
+                yield from used(held, Use.ITEMS)
             self._stack.append(held.then(True, key if isinstance(key, Chain) else Within(None)))
 
     def _store(self, name: str, argument: object) -> Used:

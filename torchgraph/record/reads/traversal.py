@@ -17,7 +17,8 @@ from ...errors import SourceLine
 from ...guards import ABSENT
 from ...guards.aspects import count, elements, is_buffer, is_container, look, own
 from ...guards.names import By, of_class
-from ..chains.chains import MADE, Chain, ChainStep, Constant, Root, SuperOf, Use, Within
+from ...objects import is_a, is_gone
+from ..chains.chains import MADE, OWN, Chain, ChainStep, Constant, Root, SuperOf, Use, Within
 from ..chains.inside import keyed, values_in, within
 from ..chains.referents import (
     PROBED,
@@ -111,7 +112,8 @@ class Traversal:
         self, chain: Chain, use: Use, value: object, sources: list[Source], first: int = 0
     ) -> None:
         """Follow a chain from its lookup number ``first`` on."""
-        for number in range(first, len(chain.steps)):
+        numbers = iter(range(first, len(chain.steps)))
+        for number in numbers:
             at = chain._replace(steps=chain.steps[:number])
             if node_of(value) is not None:
                 return
@@ -126,7 +128,11 @@ class Traversal:
                 return
             self._scheduler_writes.read(value, str(chain), step.key)
             self._access_log.meets(value)
-            found = self._step(step, value)
+            found = self._in_own_dict(chain, value, number)
+            if found is not None:
+                next(numbers)
+            else:
+                found = self._step(step, value)
             if found is None:
                 self._stop(chain, use, value, sources, number)
                 return
@@ -134,14 +140,30 @@ class Traversal:
                 self.add(str(at), ABSENT, name, Use.NAMED)
             if callable(found.value):
                 self._method_of(at, value)
-            is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
-            state = is_slot and id(value) in self.moving
-            ways = [] if state else [*found.sources(sources), *self._in_dict(value, found)]
-            if self._guarded(value):  # its attributes have no names here
-                self._access_log.mark(found.value)
-                ways += [Source(found.value, ())] if is_buffer(found.value) else []
-            value, sources = found.value, ways
+            value, sources = found.value, self._sources(value, found, sources)
         self._arrive(chain, use, value, sources)
+
+    def _sources(self, value: object, found: Lookup, before: list[Source]) -> list[Source]:
+        """The sources of what a lookup in ``value`` gave."""
+        is_slot = found.value is ABSENT or is_a(found.value, torch.Tensor)
+        state = is_slot and id(value) in self.moving
+        ways = [] if state else [*found.sources(before), *self._in_dict(value, found)]
+        if self._guarded(value):  # its attributes have no names here
+            self._access_log.mark(found.value)
+            ways += [Source(found.value, ())] if is_buffer(found.value) else []
+        return ways
+
+    def _in_own_dict(self, chain: Chain, value: object, number: int) -> Lookup | None:
+        """The lookup of ``value.__dict__["name"]``, of the attribute alone; None for another."""
+        later = chain.steps[number + 1 : number + 2]
+        if chain.steps[number] != OWN or not (later and later[0].item):
+            return None
+        if isinstance(value, type) or is_container(value) or type(own(value)) is not dict:
+            return None
+        step = closed(later[0], self.frame, self._guarded)
+        if step is None or type(step.key) is not str:
+            return None
+        return Lookup(own(value).get(step.key, ABSENT), value, ((By.OWN, step.key),))
 
     def _in_dict(self, value: object, found: Lookup) -> list[Source]:
         """The sources through the dict of the step's own object, which may be shared."""
@@ -270,11 +292,17 @@ class Traversal:
         if is_container(value):
             self._contents(chain, use, value, sources)
             return
-        self._see(value)
-        self._asks(value)
-        self._class_of(chain, value)
+        gone = is_gone(value)
+        if not gone:
+            self._see(value)
+            self._asks(value)
+            self._class_of(chain, value)
         for source in sources:
             self.add(str(chain), value, source, use)
+        if not gone:
+            self._arrive_inside(chain, use, value)
+
+    def _arrive_inside(self, chain: Chain, use: Use, value: object) -> None:
         if use is Use.INSIDE or (callable(value) and is_holder(value)):
             self.inside(chain, value)
         elif use is Use.OPERAND and is_holder(value):  # which attributes it has counts as well

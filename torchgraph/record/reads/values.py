@@ -11,6 +11,7 @@ from ..chains.chains import (
     MADE,
     OWN,
     Chain,
+    ChainStep,
     Constant,
     Iterated,
     Result,
@@ -35,6 +36,7 @@ _WHOLE = {
 }
 """The uses of their arguments by functions of Python's with these names."""
 _UNKNOWN = (None, Use.WHOLE)
+_GET = ChainStep(False, "get")
 GLOBALS = Chain(Root.RETURNED, "globals()")
 
 
@@ -119,6 +121,23 @@ def global_of(held: object, key: Any) -> Chain | None:
     known = isinstance(key, Constant) and type(key.value) is str
     asked = held in (GLOBALS, GLOBALS.then(False, "get"))
     return Chain(Root.GLOBAL, key.value) if known and asked else None
+
+
+def in_own_dict(held: object, key: object) -> Chain | None:
+    """The chain of ``x.__dict__[key]``, which reads that attribute alone; None for another."""
+    if not (isinstance(held, Chain) and held.steps and held.steps[-1] == OWN):
+        return None
+    if isinstance(key, Constant) and type(key.value) is str:
+        return held.then(True, key.value)
+    return held.then(True, key) if isinstance(key, Chain) else None
+
+
+def got_from_own_dict(called: object, given: list[Any]) -> Chain | Result | None:
+    """The result of ``x.__dict__.get(key, default)``; None for another call."""
+    if not (isinstance(called, Chain) and given and called.steps[-1:] == (_GET,)):
+        return None
+    found = in_own_dict(called._replace(steps=called.steps[:-1]), given[0])
+    return found and _or_default(found, [None, *given])
 
 
 def looks_inside(called: object, given: list[Any], own: tuple[Any, Any]) -> tuple[object, Use]:

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 
 from ..._torch import storage_id
+from ..._torch.names import patched
 from ...effects.entry_state import GRAD, HaveGradients, Shares, gradient_of, where
 from ...effects.side_effects import Assigned, Destination, GradientOf, OnArgument
 from ...ir.aliasing import has_strides, span
@@ -107,9 +107,9 @@ class GradFields:
 
         with ExitStack() as stack:
             gradient = property(asked, replaced, grad.__delete__)
-            stack.enter_context(mock.patch.object(torch.Tensor, "grad", gradient))
+            stack.enter_context(patched(torch.Tensor, "grad", gradient))
             for cls in (torch.optim.Optimizer, nn.Module):
-                stack.enter_context(mock.patch.object(cls, "zero_grad", watching(cls)))
+                stack.enter_context(patched(cls, "zero_grad", watching(cls)))
             yield
 
     def _is_unread(self, parameter: torch.Tensor) -> bool:

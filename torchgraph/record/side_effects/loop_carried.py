@@ -40,6 +40,7 @@ from ...live.discovery import Entries
 from ...live.logs import is_logger
 from ...live.named import NumberPlace, is_number as is_plain_number, place_key, place_of
 from ...live.step import Leaf
+from ...objects import in_words
 from ...structure import Unfit, mutable_parts
 from ..chains.inside import keyed
 from ..chains.resolve import is_library
@@ -129,6 +130,8 @@ class LoopCarried:
         self._stored_tensors, self._trees, self._moving = stored_tensors, trees, moving.places
         self._arguments = {id(tensor): number for number, tensor in enumerate(arguments)}
         self._met, self._output = met, moving.output
+        self._of_program = {holder for holder, _ in moving.written}
+        """By identity, containers in which the program assigns numbers."""
         self._places: set[tuple[int, object]] = set()
         touched = [one for one in met.touched if one.identified and one.name.path]
         self._identified = {place_key(one.name) for one in touched}
@@ -209,7 +212,9 @@ class LoopCarried:
         if self._stored_tensors.knows(vars(owner), change.name) and tensors_inside(value):
             return
         if is_container(value) and (
-            self._stored_tensors.knows(value) or self._sees_to(value, None)
+            self._stored_tensors.knows(value)
+            or self._sees_to(value, None)
+            or id(value) in self._of_program
         ):
             return
         if change.read and is_own(value) and not isinstance(value, torch.Tensor):
@@ -234,7 +239,7 @@ class LoopCarried:
         """Make numbers in a container inputs, where nothing else in it has changed."""
         for (key, item), was in zip(keyed(container), before[-1], strict=True):
             path = (*name.path, (By.ITEM, key))
-            inner = replace(name, shown=f"{name.shown}[{key!r}]", path=path, deep=True)
+            inner = replace(name, shown=f"{name.shown}[{in_words(key)}]", path=path, deep=True)
             if look(item) == was:
                 continue
             if is_container(item):

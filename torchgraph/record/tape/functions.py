@@ -11,14 +11,14 @@ import dis
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import CodeType
 from typing import Any
-from unittest import mock
 
 import torch
 
+from ..._torch.names import patched, standing_for
 from ..._torch.symbolic import Type, standing_in
 from .node import Node
 from .number import node_of, written
@@ -127,8 +127,7 @@ def _names(
 
     ``own``: (module, name) of those that stay Python's own.
     """
-    found = {name: made for name, made in _BUILTINS.items() if name not in namespace}
-    found.update((n, _BY_ID[id(v)]) for n, v in namespace.items() if id(v) in _BY_ID)
+    found = _whatever_use(namespace)
     for name, made in _CALLED.items():
         if code is None or name in _kept(code):
             own.add((id(namespace), name))
@@ -136,6 +135,13 @@ def _names(
             found[name] = made
         elif (id(namespace), name) in own and namespace.get(name) is made:
             del namespace[name]
+    return found
+
+
+def _whatever_use(namespace: dict[str, Any]) -> dict[str, object]:
+    """The replacements of functions, which are more than called perhaps."""
+    found = {name: made for name, made in _BUILTINS.items() if name not in namespace}
+    found.update((n, _BY_ID[id(v)]) for n, v in namespace.items() if id(v) in _BY_ID)
     return found
 
 
@@ -175,10 +181,16 @@ def _asks(lines: list[dis.Instruction], number: int) -> bool:
 
 
 @contextmanager
-def following() -> Iterator[None]:
-    """Install the replacements in the block, in the modules of the code that runs."""
+def following(namespaces: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
+    """Install the replacements in the block, in the modules of the code that runs.
+
+    ``namespaces``: others, in which only replacements that stand for any use are put.
+    """
     with ExitStack() as stack:
         for name, function in _MATH.items():
-            stack.enter_context(mock.patch.object(math, name, function))
-        stack.enter_context(standing_in([], functools.partial(_names, set())))
+            stack.enter_context(patched(math, name, function))
+        own: set[tuple[int, str]] = set()
+        for namespace in namespaces:
+            stack.enter_context(standing_for(namespace, _whatever_use(namespace)))
+        stack.enter_context(standing_in([], functools.partial(_names, own)))
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,9 +24,15 @@ class Node:
     """The SymNode interface of torch's C++, over a concrete value on the tape."""
 
     def __init__(self, value: Any, ref: Ref, writer: Writer) -> None:
-        self.value, self.ref, self.writer = value, ref, writer
+        self.value, self.ref = value, ref
+        self._writer = weakref.ref(writer)
         self.hint = value
         self.constant = None
+
+    @property
+    def writer(self) -> Writer:
+        """The recorder while it records: caches of torch, as DTensor's, keep numbers for good."""
+        return self._writer() or NOBODY
 
     def has_hint(self) -> bool:
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,13 +23,14 @@ import torch
 
 from ..._torch import OpOverload, schema_of
 from ..._torch.symbolic import symbolic_function
+from ...objects import is_a
 from .node import Node, Writer, known
 from .tape import Args, Kwargs, Ref
 
 
 def node_of(number: object) -> Node | None:
     """The node of a symbolic number, also inside a class of torch's C++; None for others."""
-    if isinstance(number, (torch.SymFloat, torch.SymInt)):
+    if is_a(number, torch.SymFloat) or is_a(number, torch.SymInt):
         node = vars(number).get("node")
         return node if isinstance(node, Node) else None
     return None
@@ -229,6 +231,12 @@ class _Arithmetic:
     def __bool__(self) -> bool:
         return bool(operator.ne(self, 0))
 
+    def __hash__(self) -> int:
+        if sys._getframe(1).f_code is random.Random.seed.__code__:
+            # What is no int to C is a seed by its hash, which is another one.
+            raise TypeError("a generator is seeded with a number that moves")
+        return hash(self.node.exact())
+
     def __deepcopy__(self, memo: object) -> _Arithmetic:
         return self
 
@@ -287,11 +295,9 @@ _PLAIN: dict[str, Callable[..., object]] = {
     "__float__": float,
     "__int__": int,
     "__complex__": complex,
-    "__hash__": hash,
     "__repr__": repr,
     "__str__": str,
     "__format__": format,
-    "is_integer": lambda value: float(value).is_integer(),
 }
 
 
@@ -338,6 +344,10 @@ class Number(_Arithmetic, torch.SymFloat):
     def __class__(self) -> type:
         return float
 
+    def is_integer(self) -> bool:
+        """A branch on the answer, and not on the number."""
+        return bool(self % 1 == 0)
+
 
 class Integer(_Arithmetic, torch.SymInt):
     """A symbolic int."""
@@ -349,8 +359,8 @@ class Integer(_Arithmetic, torch.SymInt):
     def __index__(self) -> int:
         return int(self.node.exact())
 
-    def __invert__(self) -> int:
-        return ~int(self.node.exact())
+    def __invert__(self) -> object:
+        return -self - 1
 
     @property
     def numerator(self) -> Integer:

@@ -11,18 +11,19 @@ from contextlib import ExitStack, contextmanager
 from datetime import date, time, timedelta
 from numbers import Number
 from typing import Any, NamedTuple, Protocol
-from unittest import mock
 
 import torch
 from torch import nn
 
 from ..._torch.modules import BOOKKEEPING, STATE
+from ..._torch.names import patched
 from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
 from ...guards import ABSENT, Read, same_value, stands_in
 from ...guards.aspects import is_buffer
 from ...ir.program import CallRecord
 from ...live.inputs import described
 from ...live.step import Leaf
+from ...objects import is_a
 from .number import node_of
 from .tape import Tape
 from .trail import Trail
@@ -78,7 +79,7 @@ class AttributeWatch:
                     ("__getattribute__", self._reader(cls)),
                     ("__setattr__", self._writer(cls)),
                 ):
-                    stack.enter_context(mock.patch.object(cls, name, stands_in(made, cls, name)))
+                    stack.enter_context(patched(cls, name, stands_in(made, cls, name)))
             yield
 
     def watch(self, path: str, owner: object) -> None:
@@ -113,7 +114,7 @@ class AttributeWatch:
     def tensors(self) -> Iterator[tuple[dict[str, object], str, torch.Tensor]]:
         """(attributes, name, tensor) of each tensor that was read."""
         for (key, name), value in self.reads.items():
-            if isinstance(value, torch.Tensor):
+            if is_a(value, torch.Tensor):
                 yield vars(self._owners[key][1]), name, value
 
     def _written(self) -> Iterator[tuple[object, Change, object]]:
@@ -394,9 +395,9 @@ class CallWatch:
             return out
 
         patches: dict[str, Any] = {"__call__": __call__, "__init__": __init__}
-        for name, made in patches.items():
-            stands_in(made, nn.Module, name)
-        with mock.patch.multiple(nn.Module, **patches):
+        with ExitStack() as stack:
+            for name, made in patches.items():
+                stack.enter_context(patched(nn.Module, name, stands_in(made, nn.Module, name)))
             yield
 
     def _meet(self, module: nn.Module) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import operator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from ...guards import ABSENT, same_value
 from ...ir.names import is_number
-from ...live.places import assign
+from ...live.places import assign, containers, home, set_item, value_at, with_items
 from ...live.step import Leaf, Step
 from ..ops.recorder import Recorder
 from ..tape import number
@@ -59,15 +60,15 @@ class Numbers:
         found = {}
         for position in self._step.moving:
             leaf = self._step.leaves[position]
-            key = leaf.root.key if is_number(leaf.fqn) else (id(leaf.root), leaf.path[0])
-            found[key] = leaf
+            found[leaf.place] = leaf
         return found
 
     @property
     def written(self) -> set[tuple[int, object]]:
         """The places of optimizers' numbers that the program assigns."""
-        leaves = (self._step.leaves[position] for position in self._changed if self.follow)
-        return {(id(leaf.root), leaf.path[0]) for leaf in leaves if not is_number(leaf.fqn)}
+        changed = [self._step.leaves[position] for position in self._changed if self.follow]
+        own = [leaf for leaf in changed if not is_number(leaf.fqn)]
+        return {place for leaf in own for place in (leaf.place, (id(leaf.root), leaf.path[0]))}
 
     @contextmanager
     def in_users_places(self) -> Iterator[None]:
@@ -88,8 +89,7 @@ class Numbers:
                 for position, leaf in places:
                     self._take_back(position, leaf)
                 self.finish(self._step.optimizers)
-                for optimizer in self._step.optimizers:
-                    _sweep(optimizer)
+                _sweep(containers(self._step.optimizers))
 
     @contextmanager
     def in_place(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
@@ -101,13 +101,13 @@ class Numbers:
     @contextmanager
     def _put(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
         around = dict(self.holders)  # of an optimizer whose step calls that of another
-        places = [one for one in self._places(optimizers) if id(one[1].root) not in around]
-        nested = [(leaf.root, leaf.path[0]) for _, leaf in places if len(leaf.path) > 1]
-        containers = [(root, key, root[key]) for root, key in nested]
+        places = [one for one in self._places(optimizers) if one[1].place[0] not in around]
+        homes = [home(leaf.root, leaf.path) for _, leaf in places]
+        tuples = [(*at, at[0][at[1]]) for at in homes if isinstance(at[0][at[1]], tuple)]
         for position, leaf in places:
             self._meet(position, leaf)
             assign(leaf.root, leaf.path, _another(self._now[position]))
-        self.holders.update((id(held), held) for held in _holders(optimizers))
+        self.holders.update((id(held), held) for held in containers(optimizers))
         try:
             yield
         finally:
@@ -115,11 +115,12 @@ class Numbers:
             self.holders.update(around)
             for position, leaf in places:
                 self._take_back(position, leaf)
-            for root, key, before in containers:
-                if same_value(number.bare(root.get(key)), number.bare(before)):
-                    root[key] = before
-            for optimizer in () if self._recorder.follows else optimizers:
-                _sweep(optimizer, around)
+            for holder, key, before in tuples:
+                if same_value(number.bare(value_at(holder, (key,))), number.bare(before)):
+                    set_item(holder, key, before)
+            if not self._recorder.follows:
+                _sweep(containers(optimizers), around)
+                _sweep((holder for holder, _ in homes), around)  # also those that were replaced
 
     def accept(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the numbers that a scheduler set, as it does after each run."""
@@ -133,10 +134,9 @@ class Numbers:
 
     def _places(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[tuple[int, Leaf]]:
         """The leaves of numbers in these optimizers, under any optimizer's name."""
-        held = [part for one in optimizers for part in (*one.param_groups, *one.state.values())]
-        wanted = set(map(id, held))
+        wanted = set(map(id, containers(optimizers)))
         for position, leaf in enumerate(self._step.leaves):
-            if isinstance(leaf.value, torch.Tensor) or id(leaf.root) not in wanted:
+            if isinstance(leaf.value, torch.Tensor) or leaf.place[0] not in wanted:
                 continue
             if leaf.now(ABSENT) is not ABSENT:
                 yield position, leaf
@@ -169,40 +169,32 @@ class Numbers:
             assign(leaf.root, leaf.path, node.value)
 
 
-def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[object]:
-    """The states and param groups of optimizers, and the containers in them."""
-    pending: list[Any] = [held for one in optimizers for held in (one.state, one.param_groups)]
-    while pending:
-        holder = pending.pop()
-        yield holder
-        items = dict.values(holder) if isinstance(holder, dict) else holder
-        pending += [item for item in items if isinstance(item, (dict, list, tuple))]
-
-
 def _another(value: object) -> object:
     """A new object for the number, held by its place alone, to detect leaks."""
     node = number.node_of(value)
     return value if node is None else number.again(node)
 
 
-def _sweep(optimizer: torch.optim.Optimizer, around: Collection[int] = ()) -> None:
-    """Replace new symbolic numbers in groups and state by plain ones, not in ``around``."""
-    held = (*optimizer.param_groups, *optimizer.state.values())
-    pending: list[Any] = [one for one in held if isinstance(one, dict) and id(one) not in around]
-    while pending:
-        holder = pending.pop()
-        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-            if key == "params":
-                continue
-            if _holds_number(value) and not isinstance(holder, tuple):
-                holder[key] = number.bare(value)
-            elif isinstance(value, (dict, list, tuple)):
-                pending.append(value)
+def _sweep(holders: Iterable[Any], around: Collection[int] = ()) -> None:
+    """Replace symbolic numbers in containers by plain ones, but in those of ``around``."""
+    for holder in [one for one in holders if id(one) not in around]:
+        if not isinstance(holder, (dict, list)):
+            continue
+        for key, value in list(
+            dict.items(holder) if isinstance(holder, dict) else enumerate(holder)
+        ):
+            plain = _plain(value)
+            if plain is not value:
+                set_item(holder, key, plain)
 
 
-def _holds_number(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_number, value))
-    if type(value) is dict:
-        return any(map(_holds_number, value.values()))
-    return number.node_of(value) is not None
+def _plain(value: Any) -> Any:
+    """The number for a symbolic one; a tuple with plain ones; anything else as it is."""
+    node = number.node_of(value)
+    if node is not None:
+        return node.value
+    if not isinstance(value, tuple):
+        return value
+    items = list(map(_plain, value))
+    same = all(map(operator.is_, items, value))
+    return value if same else with_items(value, items)

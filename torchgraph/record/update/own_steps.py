@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from unittest import mock
 
 import torch
 from torch.amp import GradScaler
@@ -18,8 +18,8 @@ from torch.optim.optimizer import (
 
 from ... import library
 from ..._torch.listening import not_listening
+from ..._torch.names import patched
 from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks, steps_counted
-from ..._torch.symbolic import symbolic_python_math
 from ..._torch.tensors import version_of
 from ...collection import weakly
 from ...guards import Read
@@ -34,7 +34,7 @@ from ..tape.tape import Args, Arguments, Kwargs
 from ..tape.trail import Trail
 from .numbers import Numbers
 from .trial import tried
-from .update import mark_gradients, namespaces, noting_step, trained
+from .update import mark_gradients, noting_step, symbolic_math, trained
 
 
 class OwnSteps:
@@ -66,6 +66,8 @@ class OwnSteps:
         """Tensors of optimizers that schedulers have written."""
         self.unknown: list[Optimizer] = []
         """Optimizers unknown to the scan of the step, which the next scan includes."""
+        self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Optimizers that the step itself makes: their steps are ops like others."""
         self.scaler_reads: list[Read] = []
         """(name, scaler, attribute, value) of the state from which scalers update."""
         self._running: list[tuple[Optimizer, ExitStack]] = []
@@ -83,11 +85,13 @@ class OwnSteps:
         with ExitStack() as stack:
             stack.callback(register_optimizer_step_pre_hook(self._enter).remove)
             stack.callback(register_optimizer_step_post_hook(self._leave).remove)
+            made = self._noting_made(Optimizer.__init__)
+            stack.enter_context(patched(Optimizer, "__init__", made))
             for cls in classes_with(LRScheduler, "step"):
-                stack.enter_context(mock.patch.object(cls, "step", self._acts(vars(cls)["step"])))
+                stack.enter_context(patched(cls, "step", self._acts(vars(cls)["step"])))
             for cls in classes_with(GradScaler, "update"):
                 noting = self._noting_scaler(vars(cls)["update"])
-                stack.enter_context(mock.patch.object(cls, "update", noting))
+                stack.enter_context(patched(cls, "update", noting))
             if self.observed:
                 trying = tried(self._step.optimizers, self._recorder, self._stop)
                 stack.enter_context(trying)
@@ -108,7 +112,7 @@ class OwnSteps:
             self._begin(optimizer)
         self._check(optimizer)
         self.began, self._recorder.strict = True, False  # an update is not taken back
-        if not self._knows(optimizer):
+        if optimizer not in self._made and not self._knows(optimizer):
             self._recorder.give_up(
                 f"{type(optimizer).__name__} updates a parameter that the step has made",
                 passing=True,
@@ -119,7 +123,7 @@ class OwnSteps:
 
     def _leave(self, optimizer: Optimizer, *_: object) -> None:
         known = any(known is optimizer for known in self.stepped)
-        if self._stop(optimizer) and not known:
+        if self._stop(optimizer) and not known and optimizer not in self._made:
             self.stepped.append(optimizer)
 
     def _stop(self, optimizer: Optimizer) -> bool:
@@ -132,7 +136,8 @@ class OwnSteps:
     def _check(self, optimizer: Optimizer) -> None:
         give_up = self._recorder.give_up
         name = type(optimizer).__name__
-        if not any(optimizer is known for known in (*self._step.optimizers, *self.unknown)):
+        known = any(optimizer is known for known in (*self._step.optimizers, *self.unknown))
+        if not known and optimizer not in self._made:
             self.unknown.append(optimizer)
         refused = refusal(optimizer, given=True, where=self._trail.line)
         if refused is not None:
@@ -143,6 +148,14 @@ class OwnSteps:
                 f"a scheduler of {name} steps before {name}.step(){at}: call scheduler.step() "
                 "after the last optimizer.step()"
             )
+
+    def _noting_made(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
+            original(optimizer, *args, **kwargs)
+            if threading.get_ident() == self._thread:
+                self._made.add(optimizer)
+
+        return init
 
     def _knows(self, optimizer: Optimizer) -> bool:
         """False where its parameters changed since the step began."""
@@ -155,7 +168,9 @@ class OwnSteps:
         stack.enter_context(eager_branch(optimizer))
         if self.observed and not self._recorder.gave_up and not self.unknown:
             stack.enter_context(fused.recorded())
-            stack.enter_context(symbolic_python_math(namespaces([optimizer])))
+            stack.enter_context(symbolic_math([optimizer]))
+            if optimizer in self._made:
+                return stack
             if self._options.marks_gradients and _only_reads_gradients(optimizer):
                 stack.enter_context(self._marked(optimizer))
             stack.enter_context(noting_step(self._step, self._recorder, self._trail, optimizer))
@@ -219,7 +234,8 @@ class OwnSteps:
 
     def _acts(self, original: Callable[..., object]) -> Callable[..., object]:
         def step(scheduler: LRScheduler, *args: object, **kwargs: object) -> object:
-            if self._acting or threading.get_ident() != self._thread or not self.observed:
+            plain = self._acting or threading.get_ident() != self._thread or not self.observed
+            if plain or getattr(scheduler, "optimizer", None) in self._made:
                 return original(scheduler, *args, **kwargs)
             self._acting = True
             try:

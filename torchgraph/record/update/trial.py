@@ -1,6 +1,7 @@
 """Optimizer steps that raise over symbolic numbers: undone, and run with plain ones.
 
-C code that needs Python's own numbers, as ``deque(maxlen=k)`` does, refuses symbolic ones.
+C code that needs Python's own numbers, as ``deque(maxlen=k)`` does, refuses symbolic ones. Whether
+an error that the step catches is one of these, the plain run tells.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
 
 from ..._torch.listening import is_listening, not_listening
-from ...live.random_state import RandomState
+from ...errors import GraphError
 from ...live.snapshot import Placed, Written, contents_of, refill
 from ...optimizers.rules import allocates_slots
+from ...random_state import RandomState
 from ..ops.recorder import Recorder
 from ..tape import number
 
@@ -26,12 +29,24 @@ _MOST = 1 << 26
 _DEEPEST, _MANY = 8, 1 << 16
 """Limits of nesting and size: deeper or larger containers are not copied."""
 _HELD = (dict, list, set, deque)
+REJECTIONS = (TypeError, AttributeError, RuntimeError)
+"""Exceptions raised by code that rejects symbolic numbers."""
+
+_caught_plain: WeakKeyDictionary[Optimizer, set[Any]] = WeakKeyDictionary()
+"""By optimizer, the errors that its step has also caught over plain numbers."""
+
+
+class _Caught(BaseException):
+    """The step has caught an error, which may be for a symbolic number."""
 
 
 class Trial:
     """The state before an optimizer's step, to undo it."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, raised: set[Any]) -> None:
+        """``raised``: (class, code, line) of the errors in the user's lines, up to now."""
+        self._raised, self._before = raised, frozenset(raised)
+        self._expected = {*raised, *_caught_plain.get(optimizer, ())}
         self._random = RandomState()
         self._written = Written()
         self._bytes = 0
@@ -41,6 +56,7 @@ class Trial:
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Copy the memory of ``tensor`` before its first write."""
+        self.look()
         storage = tensor.untyped_storage()
         if self.is_whole and not self._written.has(storage):
             self._bytes += storage.nbytes()
@@ -52,6 +68,19 @@ class Trial:
         """True as long as all writes can be undone."""
         return self._bytes <= _MOST
 
+    def look(self) -> None:
+        """End the step where it has caught an error, as long as it can be undone."""
+        if self.caught and self.is_whole:
+            raise _Caught(self.caught)
+
+    @property
+    def caught(self) -> str:
+        """The error that the step has caught and no earlier plain one."""
+        kinds = (kind for kind, *_ in self._raised - self._expected)
+        return next(
+            (f"{k.__name__}, which it catches" for k in kinds if issubclass(k, REJECTIONS)), ""
+        )
+
     def put_back(self) -> None:
         """Restore the state, with plain numbers."""
         for held, before in self._containers.values():
@@ -61,6 +90,7 @@ class Trial:
         for one in self._placed:
             one.put_back()
         self._random.put_back()
+        self._raised &= self._before
 
     def _note(self, value: object, depth: int = 0) -> None:
         """The containers of an optimizer, and the attributes of objects that it holds."""
@@ -127,11 +157,17 @@ def _trying(
         once = any(map(callable, (*args, *kwargs.values())))  # a closure is not called again
         if once or recorder.gave_up or undo.trial is not None or not is_listening():
             return original(*args, **kwargs)
-        before, trial = undo.moved(), Trial(optimizer)
+        before, trial = undo.moved(), Trial(optimizer, undo.raised)
         undo.trial = trial
         try:
-            return original(*args, **kwargs)
-        except (TypeError, AttributeError) as error:
+            found = original(*args, **kwargs)
+            trial.look()
+            if trial.caught:
+                recorder.give_up(_said(optimizer, trial.caught), passing=True)
+            return found
+        except GraphError:
+            raise
+        except (Exception, _Caught) as error:  # of C code, of any kind
             leave(optimizer)
             if not trial.is_whole:
                 raise
@@ -139,14 +175,19 @@ def _trying(
                 trial.put_back()
             if undo.moved() != before:  # changed outside of the optimizer, a global perhaps
                 raise
-            name = type(optimizer).__name__
-            why = f"{name}.step() hands a number to code that takes no moving one: {error}"
-            recorder.give_up(why, passing=True)
+            recorder.give_up(_said(optimizer, error), passing=True)
         finally:
             undo.trial = None
             vars(trial).clear()  # its copies hold symbolic numbers
-        return original(*args, **kwargs)
+        found = original(*args, **kwargs)
+        _caught_plain.setdefault(optimizer, set()).update(undo.raised)
+        return found
 
     # A scheduler made meanwhile wraps the patched method for good.
     vars(step)["__func__"] = getattr(original, "__func__", original)
     return step
+
+
+def _said(optimizer: Optimizer, error: object) -> str:
+    name = type(optimizer).__name__
+    return f"{name}.step() hands a number to code that takes no moving one: {error}"

@@ -27,6 +27,7 @@ from ...optimizers.rules import eager_branches
 from ...options.options import Options
 from ..chains.resolve import is_library
 from ..ops.recorder import Recorder
+from ..tape.functions import following
 from ..tape.tape import OptimizerStep, Ref
 from ..tape.trail import Trail
 from .closure import Evaluations
@@ -71,7 +72,7 @@ class Update:
         with ExitStack() as stack:
             stack.enter_context(eager_branches(optimizers))
             stack.enter_context(fused.recorded())
-            stack.enter_context(symbolic_python_math(namespaces(optimizers) * written_down))
+            stack.enter_context(symbolic_math(optimizers * written_down))
             trying = tried(optimizers * written_down, self._recorder, lambda optimizer: None)
             stack.enter_context(trying)
             unscale(optimizers, self._scaling, self._options)
@@ -159,6 +160,13 @@ def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for parameter in own if parameter.grad is not None]
 
 
+def made_in_build(step: Step) -> Iterator[torch.optim.Optimizer]:
+    """The optimizers that update a parameter which the scan of the step has not met."""
+    for optimizer in step.optimizers:
+        if any(id(parameter) not in step.index for parameter in trained(optimizer)):
+            yield optimizer
+
+
 def mark_gradients(mark: OpOverload, optimizer: torch.optim.Optimizer, step: Step) -> None:
     """Let later reads of each gradient pass through an op that names its parameter."""
     for parameter in trained(optimizer):
@@ -196,7 +204,20 @@ def runs_users_code(optimizer: torch.optim.Optimizer) -> bool:
     return hooked or not all(is_library(base.__module__) for base in type(optimizer).__mro__)
 
 
-def namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
+@contextmanager
+def symbolic_math(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
+    """Let the numeric functions that steps of these optimizers call accept symbolic numbers.
+
+    Those of users may call any, and are followed as all lines of the user are.
+    """
+    of_users = [one for one in optimizers if runs_users_code(one)]
+    of_torch = [one for one in optimizers if not runs_users_code(one)]
+    followed = following(_namespaces(of_users)) if of_users else nullcontext()
+    with symbolic_python_math(_namespaces(of_torch)), followed:
+        yield
+
+
+def _namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
     """The globals in which the optimizers' methods look up ``max``, ``min`` and ``type``."""
     classes = {cls for opt in optimizers for cls in type(opt).__mro__}
     methods = (

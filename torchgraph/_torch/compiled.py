@@ -1,0 +1,275 @@
+"""What `torch.compile` has compiled, and what torch itself compiles to run an op with functions.
+
+The former runs uncompiled in a step. The latter does not: where `torch.cond`, a scan or
+`flex_attention` is called, Dynamo finds the tensors that the functions take from around them, which
+get their gradients as arguments of the op, and then runs in eager what it has found.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+import torch._dispatch.python
+from torch._higher_order_ops import utils
+from torch._higher_order_ops.partitioner import HopGraphMinCutPartitioner
+
+from .listening import is_listening, listening_again, not_listening
+from .names import in_force, lifted, patched
+
+_FRAMES = "torch._dynamo.eval_frame"
+_Compiles = Callable[..., Callable[..., object]]
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Let functions compiled by `torch.compile` run uncompiled in this thread in the block."""
+    _meet_environment()
+    frames: object = sys.modules.get(_FRAMES)
+    if frames is None:  # nothing has ever been compiled
+        return _before_dynamo()
+    if not hasattr(frames, "_callback_from_stance"):
+        stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+        return stance  # for all threads
+    _ask(frames)
+    return _plain
+
+
+def _ask(frames: object) -> None:
+    if not _asks:
+        _asks.append(frames)
+        for name, value in _ASKED.items():
+            if hasattr(frames, name):
+                setattr(frames, name, _unless_uncompiled(getattr(frames, name), value))
+
+
+@contextmanager
+def _before_dynamo() -> Iterator[None]:
+    """Load Dynamo where the block compiles, and no sooner, for that takes seconds."""
+    original: Callable[..., Any] = torch.compile
+
+    def compiles(*args: Any, **kwargs: Any) -> Any:
+        with lifted(), not_listening():
+            _ask(importlib.import_module(_FRAMES))
+        return original(*args, **kwargs)
+
+    with _plain, patched(torch, "compile", compiles):
+        yield
+
+
+class _Uncompiled(threading.local):
+    """A thread's reentrant flag: compiled functions run as their originals."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+_plain = _Uncompiled()
+_asks: list[object] = []
+
+
+@contextmanager
+def _compiled(depth: int = 0) -> Iterator[None]:
+    """``depth`` 0: let compiled functions run compiled in the block."""
+    before, _plain.depth = _plain.depth, depth
+    try:
+        yield
+    finally:
+        _plain.depth = before
+
+
+def _unless_uncompiled(original: Callable[..., object], value: object) -> Callable[..., object]:
+    @functools.wraps(original)
+    def call(*args: object) -> object:
+        return value if _plain.depth else original(*args)
+
+    return call  # it stays there: to put it there anew takes 30 us
+
+
+_ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0}
+"""Functions of Dynamo's, and what says that nothing is to be compiled: no error then either."""
+
+
+# --- ops with functions ---------------------------------------------------------------------------
+
+
+@functools.cache
+def _meet_environment() -> None:
+    """Have torch compile what an op with functions runs, in a step as anywhere."""
+    _replace(utils, "setup_compilation_env", _as_anywhere)
+    _replace(torch._dispatch.python, "suspend_functionalization", _unheard)
+    cuts: Any = HopGraphMinCutPartitioner
+    cuts.create_partitioned_graph = staticmethod(_unheard_call(cuts.create_partitioned_graph))
+
+
+def _replace(home: object, name: str, made: Callable[[Any], object]) -> None:
+    """Replace a function of torch's wherever it has been imported."""
+    original: Any = getattr(home, name)
+    ours = made(original)
+    for at, module in list(sys.modules.items()):
+        if at.startswith("torch.") and vars(module).get(name) is original:
+            setattr(module, name, ours)
+
+
+def _unheard(original: Callable[[], AbstractContextManager[None]]) -> Callable[[], object]:
+    """Within what it makes, torch traces a function for its gradients, and computes nothing."""
+
+    @functools.wraps(original)
+    @contextmanager
+    def made() -> Iterator[None]:
+        with _aside(), original():
+            yield
+
+    return made
+
+
+def _unheard_call(original: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> object:
+        with _aside():
+            return original(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Let no recording see what the block does."""
+    with ExitStack() as stack:
+        if _plain.depth and is_listening() and not _here.follows:
+            stack.enter_context(lifted())
+            stack.enter_context(not_listening())
+        yield
+
+
+def _as_anywhere(original: Callable[[], AbstractContextManager[Any]]) -> Callable[[], object]:
+    @functools.wraps(original)
+    @contextmanager
+    def environment() -> Iterator[Any]:
+        depth = _plain.depth
+        if _here.follows:  # an op within a function of another one
+            with original() as backend:
+                yield backend
+            return
+        with ExitStack() as stack:
+            stack.enter_context(_compiled())
+            if not (depth and is_listening()):
+                yield stack.enter_context(original())
+                return
+            follower = _here.follower
+            transformed = torch._C._functorch.peek_interpreter_stack() is not None
+            if transformed and follower is not None:  # Dynamo takes no backend but its own there
+                follower.refuse_transformed()
+            stack.enter_context(lifted())
+            stack.enter_context(not_listening())
+            backend = stack.enter_context(original())
+            if not transformed:
+                stack.enter_context(_calls_followed(depth))
+            yield backend if transformed else _heard(backend)
+
+    return environment
+
+
+@functools.lru_cache(maxsize=8)
+def _heard(backend: _Compiles) -> _Compiles:
+    """``backend``, with what it compiles being heard by the recording around its calls.
+
+    One object for all of them: Dynamo compares backends to find what it has compiled before.
+    """
+
+    @functools.wraps(backend)
+    def compile_heard(*args: Any, **kwargs: Any) -> Callable[..., object]:
+        run = backend(*args, **kwargs)
+
+        def call(*given: object) -> object:
+            with _back(_here.depth):
+                return run(*given)
+
+        return call
+
+    return compile_heard
+
+
+class Follower(Protocol):
+    """What is told of ops with functions."""
+
+    def follow(self, function: Callable[..., object], args: Any, kwargs: Any) -> None:
+        """One has run: ``function`` of torch's, which hands it functions.
+
+        Dynamo has read their lines, and Python has run none of them.
+        """
+
+    def refuse_transformed(self) -> None:
+        """One is about to run unheard, within a transform of torch.func."""
+
+
+class _OfThread(threading.local):
+    depth = 0
+    follower: Follower | None = None
+    follows = False
+
+
+_here = _OfThread()
+
+
+@contextmanager
+def _back(depth: int) -> Iterator[None]:
+    """The recording goes on in the block."""
+    outer, _here.depth = _here.depth, 0
+    try:
+        with _compiled(depth), in_force(), listening_again():
+            yield
+    finally:
+        _here.depth = outer
+
+
+@contextmanager
+def _calls_followed(depth: int) -> Iterator[None]:
+    """Call the follower of `functions_followed` with what is compiled and called in the block."""
+    original: Callable[..., Any] = torch.compile
+    outer, _here.depth = _here.depth, depth
+
+    def compiles(function: Any, **options: Any) -> Callable[..., object]:
+        compiled = original(function, **options)
+
+        def call(*args: Any, **kwargs: Any) -> object:
+            del torch.compile  # Dynamo reads it
+            torch.compile = original
+            found: object = compiled(*args, **kwargs)
+            if _here.follower is not None:
+                _here.follows = True
+                try:
+                    with _back(depth):
+                        _here.follower.follow(function, args, kwargs)
+                finally:
+                    _here.follows = False
+            return found
+
+        return call
+
+    torch.compile = compiles
+    try:
+        yield
+    finally:
+        torch.compile = original
+        _here.depth = outer
+
+
+@contextmanager
+def functions_followed(follower: Follower) -> Iterator[None]:
+    """Tell ``follower`` of the ops with functions that this thread runs in the block."""
+    outer, _here.follower = _here.follower, follower
+    try:
+        yield
+    finally:
+        _here.follower = outer
