@@ -12,8 +12,8 @@ TARGET = Path(__file__).with_name("oneflow-names.md")
 HEAD = """# OneFlow's names
 
 Each name of OneFlow 0.9 and 1.0 that `torchgraph.oneflow` knows: {same} mean what torch's mean,
-{adapted} have an adapter, which gives OneFlow's numbers, {refused} are refused with a reason. Asking for any
-other name raises `NotPorted`, with the names that are near to it. How to use them:
+{adapted} have an adapter, which gives OneFlow's numbers, {refused} are refused with a reason.
+Asking for any other name raises `NotPorted`, with the names that are near to it. How to use them:
 [from OneFlow](from-oneflow.md).
 
 This page is generated from `torchgraph/oneflow/_port/names/` by

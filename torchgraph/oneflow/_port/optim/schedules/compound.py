@@ -57,7 +57,7 @@ class LambdaLR(LRScheduler):
 class MultiplicativeLR(LambdaLR):
     """The rate before, by what a function says of the step; of releases after 0.9."""
 
-    def step(self) -> None:
+    def step(self) -> None:  # type: ignore[override]
         """Go on to the next step and set its rates."""
         self.last_step += 1
         rates = [group["lr"] for group in self.optimizer.param_groups]
