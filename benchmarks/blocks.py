@@ -126,7 +126,7 @@ def train(block: Block, dtype: torch.dtype) -> str:
         with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
             found = _leaves(made(**arguments))
             loss = sum((one.float().square().mean() for one in found), torch.zeros(()))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         return loss
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.node import Argument, Target
+from torch.fx.node import Argument
 
 from ..._torch import OpOverload, schema_of
 from ...ir.aliasing import alias_sources
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 _VIEWS = frozenset(
     getattr(aten, name).default for name in ("view", "_unsafe_view", "_reshape_alias", "reshape")
 )
-_WRITTEN_INTO: frozenset[Target] = frozenset(
+_WRITTEN_INTO: frozenset[OpOverload] = frozenset(
     {
         *(aten.diagonal_scatter.default, aten.select_scatter.default, aten.slice_scatter.default),
         *(aten.index_put.default, aten._unsafe_index_put.default),
@@ -100,9 +100,16 @@ class Layouts:
             return self._strided(node)
         if target is aten.as_strided_scatter.default:
             return self._scattered(node, args)
-        if target in _WRITTEN_INTO and overlaps_by_strides(operand(node).meta["val"]):
-            return self._emit(target, self._contiguous(args[0]), *args[1:], **node.kwargs)
-        return None
+        return self._written_apart(node, args)
+
+    def _written_apart(self, node: fx.Node, args: tuple[Any, ...]) -> fx.Node | None:
+        """A scatter into an expanded value: into memory of its own."""
+        op = node.target
+        if not isinstance(op, OpOverload) or op not in _WRITTEN_INTO:
+            return None
+        if not overlaps_by_strides(operand(node).meta["val"]):
+            return None
+        return self._emit(op, self._contiguous(args[0]), *args[1:], **node.kwargs)
 
     def pinned(
         self, node: fx.Node, argument: Callable[[fx.Node], fx.Node]
