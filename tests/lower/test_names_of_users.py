@@ -1,4 +1,4 @@
-"""Names of the user's in the generated code: keys of states and names of parameters, of any text."""
+"""Names of the user's in the generated code: keys of states, names of parameters."""
 
 import pytest
 import torch

@@ -167,6 +167,11 @@ class Draws:
                 stack.enter_context(mock.patch.object(module, name, patched))
             yield
 
+    @property
+    def any(self) -> bool:
+        """True once an op has drawn."""
+        return bool(self._made)
+
     def give_up(self) -> None:
         """Stop recording draws."""
         self._gave_up = True

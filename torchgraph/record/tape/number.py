@@ -72,7 +72,7 @@ def bare(value: Any) -> Any:
     node = node_of(value)
     if node is not None:
         return node.value
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple, torch.Size):
         return type(value)(map(bare, value))
     if type(value) is dict:
         return {key: bare(item) for key, item in value.items()}
