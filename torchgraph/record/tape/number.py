@@ -345,7 +345,7 @@ class Number(_Arithmetic, torch.SymFloat):
 
     def is_integer(self) -> bool:
         """A branch on the answer, and not on the number."""
-        return bool(self % 1 == 0)
+        return bool(operator.mod(self, 1) == 0)
 
 
 class Integer(_Arithmetic, torch.SymInt):
