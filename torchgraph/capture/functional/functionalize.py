@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -370,7 +371,8 @@ def _numbers_as_inputs(
 def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> None:
     for node, leaf in zip(placeholders, leaves, strict=True):
         readable = "".join(c if c.isalnum() else "_" for c in leaf.fqn).strip("_")
-        rename(node, readable)
+        # fx knows keywords, but takes None for a name.
+        rename(node, f"{readable}_" if iskeyword(readable) else readable)
         node.target = node.name
 
 

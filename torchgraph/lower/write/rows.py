@@ -28,27 +28,34 @@ class RowWriter(Writer):
         super().__init__(program, name, Arena(), around, function)
         self._columns = columns
         self._margin = "        "
+        self._rows = self._free("rows")
+
+    def _header(self) -> tuple[str, str, str]:
+        """The line that defines the function, and the names of its arguments."""
+        columns, shared = self._free("columns"), self._free("shared")
+        return f"def {self._name}({columns}, {shared}):", columns, shared
 
     def _opening(self, names: list[str]) -> list[str]:
+        header, columns, shared = self._header()
         opening = [
-            f"def {self._name}(columns, shared):",
-            f"    {targets(names[self._columns :])} = shared",
-            "    rows = []",
+            header,
+            f"    {targets(names[self._columns :])} = {shared}",
+            f"    {self._rows} = []",
         ]
         row = targets(names[: self._columns])
         number = self._free("row_number")
         around = self._around.row(number, self._bind)
         if not around:
-            return [*opening, f"    for {row} in zip(*columns, strict=True):"]
+            return [*opening, f"    for {row} in zip(*{columns}, strict=True):"]
         self._margin += "    "
-        counted = f"    for {number}, ({row}) in enumerate(zip(*columns, strict=True)):"
+        counted = f"    for {number}, ({row}) in enumerate(zip(*{columns}, strict=True)):"
         return [*opening, counted, f"        {around}"]
 
     def _output(self) -> str:
-        return f"rows.append({self._results()})" if self._program.results else ""
+        return f"{self._rows}.append({self._results()})" if self._program.results else ""
 
     def _closing(self) -> list[str]:
-        return ["    return rows"]
+        return [f"    return {self._rows}"]
 
 
 class ColumnWriter(RowWriter):
@@ -75,10 +82,11 @@ class ColumnWriter(RowWriter):
         )
 
     def _opening(self, names: list[str]) -> list[str]:
+        header, columns, shared = self._header()
         return [
-            f"def {self._name}(columns, shared):",
-            f"    {targets(names[: self._columns])} = columns",
-            f"    {targets(names[self._columns :])} = shared",
+            header,
+            f"    {targets(names[: self._columns])} = {columns}",
+            f"    {targets(names[self._columns :])} = {shared}",
         ]
 
     def _output(self) -> str:
@@ -115,7 +123,7 @@ class ColumnWriter(RowWriter):
             return f"[{call} for {read[0]} in {read[0]}]"
         if read:
             return f"[{call} for {targets(read)} in zip({', '.join(read)})]"
-        return f"[{call} for _ in {self._program.placeholders[0].name}]"
+        return f"[{call} for {self._free('_')} in {self._program.placeholders[0].name}]"
 
     def _column(self, value: Any) -> str:
         own = isinstance(value, fx.Node) and value in self._own

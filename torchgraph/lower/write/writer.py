@@ -51,7 +51,6 @@ class Writer:
         """``name``: that of the program, for tracebacks; ``function``: that of the function."""
         self._program = program
         self._around = around
-        self._name = function
         self._block = Block(arena)
         self._margin = "        " if self._block.calls else "    "
         """The indentation of the lines that compute."""
@@ -59,6 +58,7 @@ class Writer:
         self._globals: dict[str, Any] = {}
         self._constants: dict[int, str] = {}
         self._taken = {node.name for node in program.nodes}
+        self._name = self._free(function)
         self.nodes: list[fx.Node | None] = []
         """The node behind each line."""
         self._lines: list[str] = []
@@ -133,7 +133,8 @@ class Writer:
 
     def _opening(self, names: list[str]) -> list[str]:
         """The lines before the first op. ``names``: the inputs' variables."""
-        opening = [f"def {self._name}(inputs):", f"    {targets(names)} = inputs"]
+        inputs = self._free("inputs")
+        opening = [f"def {self._name}({inputs}):", f"    {targets(names)} = {inputs}"]
         opening += [f"    {line}" for line in self._around.beginning(self._bind)]
         if self._block.calls:
             opening.append(f"    with {self._bind(self._block, 'arena')}:")
@@ -216,7 +217,7 @@ class Writer:
         return found
 
     def _free(self, name: str) -> str:
-        """A name that no node has: a folded constant may be named like a function."""
+        """A name that no node has: those come from names and keys of the user's."""
         while name in self._taken:
             name += "_"
         return name

@@ -28,6 +28,10 @@ from .logs import Logs
 from .reachable import Reached, line
 
 _DRAWN = "{what}{at}: draw or read before the call, and pass what comes of it"
+_SETS = (
+    "the step reaches {what}{at}, which sets a generator of the whole process; a program does not: "
+    "seed outside of the step"
+)
 _CLOCK = (
     "the step asks {what}{at}, which gives another value at each call: ask outside of the step, "
     "and pass what it decides as an argument"
@@ -104,6 +108,7 @@ class AmbientState:
             (reached.drawn(), _DRAWN, True),
             (reached.clock, _CLOCK, True),
             (self._frames.hands_over, _HANDS_OVER, True),
+            (reached.sets, _SETS, True),
             (moved, _MOVED, False),
         ):
             if found is not None:
@@ -111,7 +116,7 @@ class AmbientState:
                 why = says.format(what=what, at=f" (at {where})" if where else "")
                 because = Because(Reason.PROCESS, why)
                 recorder.give_up(because, lenient=lenient, passing=not lenient)
-        reached.guard_states()
+        reached.guard_states(draws=recorder.draws.any)
 
     def names(self) -> list[Name]:
         """The guards on the answers."""

@@ -119,8 +119,10 @@ class Reached:
         """The first clock that the step reads."""
         self.unknown: dict[str, SourceLine | None] = {}
         """Functions in C that may be impure."""
-        self._seeds = False
-        """True once the step has reached a function that sets a generator's state."""
+        self.sets: tuple[str, SourceLine | None] | None = None
+        """The first function that sets a generator of the whole process, and the user's line."""
+        self._default: dict[int, tuple[torch.Generator, SourceLine | None]] = {}
+        """By identity, torch's default generators that the step names."""
         self._made: dict[int, Same] = {}
         """Generators and files that the step has made: each call makes them alike."""
         self._is_made = False
@@ -181,10 +183,17 @@ class Reached:
                 return one.words, one.where
         return None
 
-    def guard_states(self) -> None:
-        """Guard the initial state of generators that the step may seed."""
-        for key, one in self._moving.items() if self._seeds else ():
-            if one.state is _state:
+    def guard_states(self, *, draws: bool) -> None:
+        """Guard the initial state of generators that the step has not moved, but may have set.
+
+        Args:
+            draws: the step draws from a default generator, which is what it names it for.
+        """
+        for key, (generator, where) in self._default.items() if not draws else ():
+            ask = functools.partial(_state, generator)
+            self.ask(("state", key), "the state of torch's default generator", ask, where)
+        for key, one in self._moving.items():
+            if one.state is _state and not _is_of_all(one.value):
                 words = f"the state of a {type(one.value).__name__}"
                 ask = functools.partial(_state, one.value)
                 self.ask(("state", key), words, ask, one.where, one.before)
@@ -205,7 +214,9 @@ class Reached:
     def _generator(self, value: Any, where: SourceLine | None, level: int) -> None:
         if isinstance(value, random.SystemRandom):
             self.asks_clock("random.SystemRandom()", where)
-        elif self._is_new(value) and not _is_default(value) and _state(value) is not None:
+        elif _is_default(value):
+            self._default.setdefault(id(value), (value, where))
+        elif self._is_new(value) and _state(value) is not None:
             words = f"the step draws from a {type(value).__name__} of its own"
             self._moving[id(value)] = _Moving(value, _state, _state(value), words, where)
             if isinstance(value, torch.Generator):
@@ -244,13 +255,20 @@ class Reached:
         elif self._known(value, where):
             pass
         elif functions.sets_a_generator(value):
-            self._seeds = True
+            self._sets(value, where)
         elif not isinstance(value, FunctionType):
             self._foreign(value, where, level)
         owner = getattr(value, "__self__", None)
         own = owner is None or owner is value  # networkx has functions that name themselves
         if not own and not isinstance(owner, (ModuleType, type)):
             self.meet(owner, where, level + 1)
+
+    def _sets(self, function: Any, where: SourceLine | None) -> None:
+        """Note a function that sets a generator of all, which may be where it sets it."""
+        owner = getattr(function, "__self__", None)
+        own = owner is None or isinstance(owner, (ModuleType, type))
+        if self.sets is None and (own or _is_default(owner) or _is_of_all(owner)):
+            self.sets = functions.words_for(function), where
 
     def _known(self, value: object, where: SourceLine | None) -> bool:
         """Guard the settings on which a known function or class depends; False for others."""

@@ -166,6 +166,11 @@ class Draws:
                 stack.enter_context(patched(module, name, seeding))
             yield
 
+    @property
+    def any(self) -> bool:
+        """True once an op has drawn."""
+        return bool(self._made)
+
     def give_up(self) -> None:
         """Stop recording draws."""
         self._gave_up = True

@@ -16,7 +16,7 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def of_numbers(
-    data: object, *, dtype: torch.dtype | None, device: object = None
+    data: object, *, dtype: torch.dtype | None, device: Any = None
 ) -> torch.Tensor | None:
     """The tensor that ``torch.tensor`` makes of a number, or of nested lists of numbers.
 
@@ -57,11 +57,11 @@ def _leaves(data: object) -> Iterator[Any]:
         yield data
 
 
-def _float(leaf: Any) -> object:
+def _float(leaf: Any) -> Any:
     """C++ reads Python's data as doubles, where an op rounds an int just once."""
     node = number.node_of(leaf)
     return float(leaf) if node is None else number.written(node, float, (leaf,))
 
 
-def _int(leaf: Any) -> object:
+def _int(leaf: Any) -> Any:
     return int(leaf) if number.node_of(leaf) is None else leaf

@@ -73,7 +73,7 @@ def bare(value: Any) -> Any:
     node = node_of(value)
     if node is not None:
         return node.value
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple, torch.Size):
         return type(value)(map(bare, value))
     if type(value) is dict:
         return {key: bare(item) for key, item in value.items()}
@@ -346,7 +346,7 @@ class Number(_Arithmetic, torch.SymFloat):
 
     def is_integer(self) -> bool:
         """A branch on the answer, and not on the number."""
-        return bool(self % 1 == 0)
+        return bool(operator.mod(self, 1) == 0)
 
 
 class Integer(_Arithmetic, torch.SymInt):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import CellType, FrameType, MemberDescriptorType
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 from ...structure.kinds import kind_of
@@ -22,6 +22,9 @@ from ..tape.number import Integer, Number
 
 _DEEPEST = 4
 """Limit of nested tuples that are rebuilt. Numbers beyond it compute as plain ones, too."""
+
+_HEAP_TYPE = 1 << 9
+"""The flag of classes that Python code has made."""
 
 _Plain = dict[int, Any]
 """By the identity of a number, its plain replacement."""
@@ -194,7 +197,12 @@ def _is_open(holder: Any, plain: _Plain) -> bool:
 
 def _with(items: tuple[Any, ...], plain: _Plain) -> tuple[Any, ...]:
     made = tuple([plain.get(id(item), item) for item in items])
-    return made if type(items) is tuple else tuple.__new__(type(items), made)
+    kind = type(items)
+    if kind is tuple:
+        return made
+    # A class in C, as torch.Size is, makes its own; one in Python may take other arguments.
+    in_c = not kind.__flags__ & _HEAP_TYPE
+    return cast("tuple[Any, ...]", kind(made)) if in_c else tuple.__new__(kind, made)
 
 
 def _replace_in(holder: dict[Any, Any], plain: _Plain) -> None:
