@@ -243,25 +243,23 @@ def _calls_followed(depth: int) -> Iterator[None]:
         compiled = original(function, **options)
 
         def call(*args: Any, **kwargs: Any) -> object:
-            del torch.compile  # Dynamo reads it
-            torch.compile = original
+            vars(torch)["compile"] = original  # Dynamo reads it
             found: object = compiled(*args, **kwargs)
-            if _here.follower is not None:
+            if (follower := _here.follower) is not None:
                 _here.follows = True
                 try:
                     with _back(depth):
-                        _here.follower.follow(function, args, kwargs)
+                        follower.follow(function, args, kwargs)
                 finally:
                     _here.follows = False
             return found
 
         return call
 
-    torch.compile = compiles
     try:
-        yield
+        with patched(torch, "compile", compiles, lifts=False):
+            yield
     finally:
-        torch.compile = original
         _here.depth = outer
 
 
