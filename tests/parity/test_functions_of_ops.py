@@ -190,12 +190,10 @@ case.rows(
 
 @case(refused=NoProgram, least=0, says=r"(?s)torch\.func.*# here.*torch\.where")
 def within_vmap():
-    def step(x):
-        return torch.func.vmap(lambda t: torch.cond(t.sum() > 0, torch.sin, torch.cos, (t,)))(
-            x
-        )  # here
+    def chosen(t):
+        return torch.cond(t.sum() > 0, torch.sin, torch.cos, (t,))  # here
 
-    return Play(step, calls=singles(3))
+    return Play(torch.func.vmap(chosen), calls=singles(3))
 
 
 @pytest.mark.parametrize("case", case)
