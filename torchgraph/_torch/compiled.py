@@ -164,6 +164,7 @@ def _as_anywhere(original: Callable[[], AbstractContextManager[Any]]) -> Callabl
         with ExitStack() as stack:
             stack.enter_context(_compiled())
             if not (depth and is_listening()):
+                stack.enter_context(lifted())  # a call that is not recorded is watched, too
                 yield stack.enter_context(original())
                 return
             follower = _here.follower
