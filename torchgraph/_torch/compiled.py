@@ -52,13 +52,22 @@ def _ask(frames: object) -> None:
 def _before_dynamo() -> Iterator[None]:
     """Load Dynamo where the block compiles, and no sooner, for that takes seconds."""
     original: Callable[..., Any] = torch.compile
+    attribute: Callable[[str], Any] = torch.__getattr__
 
-    def compiles(*args: Any, **kwargs: Any) -> Any:
+    def load() -> None:
         with lifted(), not_listening():
             _ask(importlib.import_module(_FRAMES))
+
+    def compiles(*args: Any, **kwargs: Any) -> Any:
+        load()
         return original(*args, **kwargs)
 
-    with _plain, patched(torch, "compile", compiles):
+    def lazily(name: str) -> Any:
+        if name == "_dynamo":  # for which `torch.cond` asks
+            load()
+        return attribute(name)
+
+    with _plain, patched(torch, "compile", compiles), patched(torch, "__getattr__", lazily):
         yield
 
 
