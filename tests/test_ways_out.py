@@ -184,9 +184,9 @@ WAYS = {
         evaluated(lambda x: _PARTS[:4].add_(1).sum() + _PARTS[2:].mul_(0.5).sum()),
     ),
     "branch": Way(
-        errors.NoProgram, "choose with torch.where, or branch outside",
-        evaluated(lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))),
-        evaluated(lambda x: torch.where(x.sum() > 0, x.sin(), x.cos())),
+        errors.NoProgram, "choose with torch.where there",
+        evaluated(torch.func.vmap(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))),
+        evaluated(torch.func.vmap(lambda x: torch.where(x.sum() > 0, x.sin(), x.cos()))),
     ),
     "sparse gradients": Way(
         errors.NoProgram, r"nn.Embedding\(sparse=False\)",

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from tests.cases.plays import Play, net, sgd, singles, turns
 from tests.cases.table import Table
-from torchgraph.errors import DataDependent, NoProgram
+from torchgraph.errors import DataDependent
 
 case = Table("step graph", says=None)
 
@@ -179,7 +179,7 @@ def through_numpy():
     return Play(lambda x: x * float(x.numpy().sum()), calls=singles())
 
 
-@case(refused=NoProgram)
+@case
 def a_cond_of_torch():
     return turns(lambda x: torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x + 1, (x,)))
 

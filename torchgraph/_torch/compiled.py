@@ -52,13 +52,22 @@ def _ask(frames: object) -> None:
 def _before_dynamo() -> Iterator[None]:
     """Load Dynamo where the block compiles, and no sooner, for that takes seconds."""
     original: Callable[..., Any] = torch.compile
+    attribute: Callable[[str], Any] = torch.__getattr__
 
-    def compiles(*args: Any, **kwargs: Any) -> Any:
+    def load() -> None:
         with lifted(), not_listening():
             _ask(importlib.import_module(_FRAMES))
+
+    def compiles(*args: Any, **kwargs: Any) -> Any:
+        load()
         return original(*args, **kwargs)
 
-    with _plain, patched(torch, "compile", compiles):
+    def lazily(name: str) -> Any:
+        if name == "_dynamo":  # for which `torch.cond` asks
+            load()
+        return attribute(name)
+
+    with _plain, patched(torch, "compile", compiles), patched(torch, "__getattr__", lazily):
         yield
 
 
@@ -164,6 +173,7 @@ def _as_anywhere(original: Callable[[], AbstractContextManager[Any]]) -> Callabl
         with ExitStack() as stack:
             stack.enter_context(_compiled())
             if not (depth and is_listening()):
+                stack.enter_context(lifted())  # a call that is not recorded is watched, too
                 yield stack.enter_context(original())
                 return
             follower = _here.follower
@@ -243,25 +253,23 @@ def _calls_followed(depth: int) -> Iterator[None]:
         compiled = original(function, **options)
 
         def call(*args: Any, **kwargs: Any) -> object:
-            del torch.compile  # Dynamo reads it
-            torch.compile = original
+            vars(torch)["compile"] = original  # Dynamo reads it
             found: object = compiled(*args, **kwargs)
-            if _here.follower is not None:
+            if (follower := _here.follower) is not None:
                 _here.follows = True
                 try:
                     with _back(depth):
-                        _here.follower.follow(function, args, kwargs)
+                        follower.follow(function, args, kwargs)
                 finally:
                     _here.follows = False
             return found
 
         return call
 
-    torch.compile = compiles
     try:
-        yield
+        with patched(torch, "compile", compiles, lifts=False):
+            yield
     finally:
-        torch.compile = original
         _here.depth = outer
 
 

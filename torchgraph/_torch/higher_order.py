@@ -68,7 +68,7 @@ class _EachFunction(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, fakes: FakeTensorMode) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._fakes = fakes
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
@@ -80,8 +80,10 @@ class _EachFunction(TorchDispatchMode):
         waiting: set[int] = set()
         args, kwargs = pytree.tree_map(functools.partial(self._counted, waiting), (args, kwargs))
         dense = op.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
-        found, failure = [], None
-        for formula in filter(None, (op, dense)):
+        found: list[object] = []
+        failure: Exception | None = None
+        formulas: list[Any] = [op] if dense is None else [op, dense]
+        for formula in formulas:
             try:
                 found.append(formula(*args, **kwargs))
             except Exception as error:
