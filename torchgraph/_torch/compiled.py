@@ -54,21 +54,23 @@ def _before_dynamo() -> Iterator[None]:
     original: Callable[..., Any] = torch.compile
     attribute: Callable[[str], Any] = torch.__getattr__
 
-    def load() -> None:
-        with lifted(), not_listening():
-            _ask(importlib.import_module(_FRAMES))
-
     def compiles(*args: Any, **kwargs: Any) -> Any:
-        load()
+        _load()
         return original(*args, **kwargs)
 
     def lazily(name: str) -> Any:
         if name == "_dynamo":  # for which `torch.cond` asks
-            load()
+            _load()
         return attribute(name)
 
     with _plain, patched(torch, "compile", compiles), patched(torch, "__getattr__", lazily):
         yield
+
+
+def _load() -> None:
+    """Import Dynamo as if no step were recorded: it remembers the functions that it finds."""
+    with lifted(), not_listening():
+        _ask(importlib.import_module(_FRAMES))
 
 
 class _Uncompiled(threading.local):
@@ -116,6 +118,8 @@ _ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0
 def _meet_environment() -> None:
     """Have torch compile what an op with functions runs, in a step as anywhere."""
     _replace(utils, "setup_compilation_env", _as_anywhere)
+    if hasattr(utils, "_hop_compile_and_call"):  # it imports Dynamo
+        _replace(utils, "_hop_compile_and_call", _after_loading)
     _replace(torch._dispatch.python, "suspend_functionalization", _unheard)
     cuts: Any = HopGraphMinCutPartitioner
     cuts.create_partitioned_graph = staticmethod(_unheard_call(cuts.create_partitioned_graph))
@@ -128,6 +132,16 @@ def _replace(home: object, name: str, made: Callable[[Any], object]) -> None:
     for at, module in list(sys.modules.items()):
         if at.startswith("torch.") and vars(module).get(name) is original:
             setattr(module, name, ours)
+
+
+def _after_loading(original: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> object:
+        if _plain.depth and _FRAMES not in sys.modules:
+            _load()
+        return original(*args, **kwargs)
+
+    return call
 
 
 def _unheard(original: Callable[[], AbstractContextManager[None]]) -> Callable[[], object]:

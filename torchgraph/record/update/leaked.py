@@ -202,7 +202,7 @@ def _with(items: tuple[Any, ...], plain: _Plain) -> tuple[Any, ...]:
         return made
     # A class in C, as torch.Size is, makes its own; one in Python may take other arguments.
     in_c = not kind.__flags__ & _HEAP_TYPE
-    return cast("tuple[Any, ...]", kind(made)) if in_c else tuple.__new__(kind, made)
+    return kind(made) if in_c else tuple.__new__(kind, made)
 
 
 def _replace_in(holder: dict[Any, Any], plain: _Plain) -> None:
