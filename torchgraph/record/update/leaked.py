@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import CellType, FrameType, MemberDescriptorType
-from typing import Any, cast
+from typing import Any
 from weakref import ref
 
 from ...structure.kinds import kind_of
