@@ -236,7 +236,7 @@ class Frames:
                 self.returned(frame, arg)
 
     def _hands_over(self, frame: FrameType) -> None:
-        if is_listening():
+        if is_listening() and not _is_called_here(frame):
             lines = user_frames(1, _caller(frame) or frame)
             words = _HAND_OVER[id(frame.f_code)][1]
             self.hands_over = words, lines[0] if lines else None
@@ -468,6 +468,7 @@ _HAND_OVER = {
 }
 """Functions of Python's library by which a step lets other threads work."""
 
+_OWN = __name__.partition(".")[0] + "."
 _OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distributions)
 """Modules whose functions and methods compute from attributes of objects that users make."""
 _ABSTRACT = collections.abc.Sequence.index.__code__.co_filename
@@ -491,6 +492,16 @@ def _reads_objects(filename: str) -> bool:
     files = (module.__file__ or "" for module in _OF_OBJECTS)
     folders = tuple(one.removesuffix("__init__.py") for one in files)
     return filename.startswith((*folders, _ABSTRACT))
+
+
+def _is_called_here(frame: FrameType) -> bool:
+    """True where code of torchgraph, which knows what it does, is called last on the way."""
+    caller, user = frame.f_back, _caller(frame)
+    while caller is not None and caller is not user:
+        if str(caller.f_globals.get("__name__", "")).startswith(_OWN):
+            return True
+        caller = caller.f_back
+    return False
 
 
 def _is_library(frame: FrameType) -> bool:
