@@ -271,6 +271,38 @@ def a_step_that_fails_midway():
     return play
 
 
+class Halves(torch.optim.Optimizer):
+    """Halves the gradients, and then steps another optimizer, whose groups are its own."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner, self.param_groups = inner, inner.param_groups
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(0.5)
+        self.inner.step()
+
+
+@case(forms="step", serves=True)
+def groups_of_the_optimizer_that_another_steps():
+    model = nn.Linear(4, 2)
+    inner = torch.optim.Adam(model.parameters(), lr=0.1)
+    optimizer = Halves(inner)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Play(step, [model, inner], dict.fromkeys(range(1, 9), scheduler.step), singles(9))
+
+
 @pytest.mark.parametrize("one", case)
 def test_all_places_see_one_value(one):
     one.check()

@@ -94,8 +94,8 @@ class Numbers:
     @contextmanager
     def in_place(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
         """Put symbolic numbers into the places of these optimizers in the block."""
-        watched = nullcontext() if self._recorder.follows else self.leaked.watched()
-        with watched, self._put(optimizers):
+        within = self._recorder.follows or self.holders  # its numbers are the outer step's, too
+        with nullcontext() if within else self.leaked.watched(), self._put(optimizers):
             yield
 
     @contextmanager
