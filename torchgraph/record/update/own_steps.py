@@ -208,6 +208,7 @@ class OwnSteps:
             finally:
                 self._running.append((optimizer, self._around(optimizer)))
 
+        run.__qualname__ = getattr(closure, "__qualname__", type(closure).__qualname__)
         return ((run, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": run})
 
     def put_back(self) -> None:
