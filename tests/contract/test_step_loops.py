@@ -187,6 +187,23 @@ def a_scheduler_of_a_learning_rate_in_a_tensor():
     return around_step(model, optimizer, lambda: schedule.step(), watched=[schedule])
 
 
+@case(served=7)
+def a_plateau_is_met_where_the_program_is_compared_with_eager():
+    """The rate is first written in the fourth call, the first that is compared."""
+    model = net()
+    optimizer = optim.Adam(model.parameters(), lr=torch.tensor(1e-2))
+    schedule = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=2)
+    return around_step(model, optimizer, lambda: schedule.step(1.0), watched=[schedule])
+
+
+@case(least=4, serves=True)
+def a_scheduler_puts_a_tensor_in_the_place_of_a_number():
+    def schedule(one: optim.Optimizer) -> Any:
+        return lr_scheduler.MultiplicativeLR(one, lambda step: torch.tensor(0.9))
+
+    return scheduled(schedule)
+
+
 @case(served=0, says=r"a scheduler of SGD steps before SGD.step\(\) \(at .*")
 def a_scheduler_before_the_optimizer_keeps_the_step_in_eager():
     model = net()

@@ -57,7 +57,7 @@ class Left(NamedTuple):
 
     returned: Any
     moved: frozenset[str]
-    """Tensors of optimizers that schedulers write."""
+    """Tensors of optimizers that schedulers may write."""
     collectives: CollectiveLog
     """The results of its collectives."""
     extra: Sequence[torch.Tensor] | None = None

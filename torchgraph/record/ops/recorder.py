@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import proxy
@@ -438,10 +438,13 @@ class Recorder:
         self._refuse_torn(tensor)
         self._keep(tensor)
 
-    def refuse_unheard(self, versions: Versions) -> None:
-        """Give up where a state was written by no op that was heard: nothing can take that back."""
+    def refuse_unheard(self, versions: Versions, others: Container[str]) -> None:
+        """Give up where a state was written by no op that was heard: nothing can take that back.
+
+        ``others``: the states that schedulers may write, which step beside the program.
+        """
         for name, tensor in versions.moved():
-            if self.memory.storage(tensor) not in self.written:
+            if name not in others and self.memory.storage(tensor) not in self.written:
                 self.give_up(WRITTEN_UNHEARD.format(name=name), lenient=True)
 
     def _refuse_torn(self, tensor: torch.Tensor) -> None:
