@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
 )
 
 from ... import library
+from ..._torch import storage_id
 from ..._torch.listening import not_listening
 from ..._torch.names import patched
 from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks, steps_counted
@@ -257,11 +258,7 @@ class OwnSteps:
 
     def _read_too_late(self, text: str) -> None:
         at = f" (at {self._trail.line})" if self._trail.line else ""
-        self._recorder.give_up(
-            f"it reads {text} after scheduler.step() has set it{at}: read it before that, or step "
-            "the scheduler after the step",
-            passing=True,
-        )
+        self._recorder.give_up(_too_late(text, at), passing=True)
 
     def _act(
         self, original: Callable[..., object], scheduler: LRScheduler, args: Args, kwargs: Kwargs
@@ -295,6 +292,8 @@ class OwnSteps:
         leaves, index = self._step.leaves, self._step.index
         # Not only those that it writes now: a plateau is met in few steps.
         self.moved |= {leaves[index[id(one)]].fqn for one in before if id(one) in index}
+        text = f"what {type(scheduler).__name__} keeps in a tensor"
+        self._recorder.late |= {storage_id(one): _too_late(text) for one in after}
         if list(map(id, before)) != list(map(id, after)):
             at = f" (at {self._trail.line})" if self._trail.line else ""
             self._recorder.give_up(
@@ -302,6 +301,13 @@ class OwnSteps:
                 f"{at}: write into the tensor that is there",
                 passing=True,
             )
+
+
+def _too_late(text: str, at: str = "") -> str:
+    return (
+        f"it reads {text} after scheduler.step() has set it{at}: read it before that, or step "
+        "the scheduler after the step"
+    )
 
 
 def _only_reads_gradients(optimizer: Optimizer) -> bool:
