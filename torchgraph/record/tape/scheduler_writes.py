@@ -42,7 +42,7 @@ class SchedulerWrites:
 
         Even under a constant schedule: the value is unknown before the call.
         """
-        place = (id(holder), *(key or (_WHOLE,)))
+        place = (id(holder), key[0] if key else _WHOLE)
         if place in self._places:
             self.give_up(text)
         if frame is not None:
