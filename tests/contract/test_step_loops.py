@@ -187,6 +187,84 @@ def a_scheduler_of_a_learning_rate_in_a_tensor():
     return around_step(model, optimizer, lambda: schedule.step(), watched=[schedule])
 
 
+@case(served=7)
+def a_plateau_is_met_where_the_program_is_compared_with_eager():
+    """The rate is first written in the fourth call, the first that is compared."""
+    model = net()
+    optimizer = optim.Adam(model.parameters(), lr=torch.tensor(1e-2))
+    schedule = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=2)
+    return around_step(model, optimizer, lambda: schedule.step(1.0), watched=[schedule])
+
+
+@case(least=4, serves=True)
+def a_scheduler_puts_a_tensor_in_the_place_of_a_number():
+    def schedule(one: optim.Optimizer) -> Any:
+        return lr_scheduler.MultiplicativeLR(one, lambda step: torch.tensor(0.9))
+
+    return scheduled(schedule)
+
+
+def plateau_first(finish: Callable[..., Any], lr: Any = 1e-2) -> Play:
+    """The rate falls in the seventh call: programs are made, confirmed and compared before."""
+    model = net()
+    optimizer = optim.Adam(model.parameters(), lr=lr)
+    schedule = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=5)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return finish(loss, schedule, optimizer.param_groups)
+
+    return Play(step, [model, optimizer, schedule])
+
+
+def by_name(loss, schedule, groups):
+    return (schedule.step(1.0), loss * groups[0]["lr"])  # one line: it is looked at once
+
+
+def by_count(loss, schedule, groups):
+    return (schedule.step(1.0), loss * schedule.num_bad_epochs)
+
+
+def through_an_alias(write: bool) -> Play:
+    rate = torch.tensor(1e-2)
+
+    def finish(loss, schedule, groups):
+        schedule.step(1.0)
+        return rate.clamp_(max=0.008) if write else loss * rate
+
+    return plateau_first(finish, rate)
+
+
+case.rows(
+    {
+        "by name": partial(plateau_first, by_name),
+        "by count": partial(plateau_first, by_count),
+        "alias read": partial(through_an_alias, False),
+        "alias written": partial(through_an_alias, True),
+    },
+    served=0,
+    says=r"it reads .* after scheduler.step\(\) has set it",
+)
+
+
+def lowers(rate: torch.Tensor) -> None:
+    rate.mul_(0.99)
+
+
+@case(served=7)
+def a_rate_in_a_tensor_that_the_step_writes_too():
+    model = net()
+    rate = torch.tensor(1e-2)
+    optimizer = optim.Adam(model.parameters(), lr=rate)
+    schedule = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    return around_step(
+        model, optimizer, lambda: schedule.step(), lambda: lowers(rate), watched=[schedule]
+    )
+
+
 @case(served=0, says=r"a scheduler of SGD steps before SGD.step\(\) \(at .*")
 def a_scheduler_before_the_optimizer_keeps_the_step_in_eager():
     model = net()

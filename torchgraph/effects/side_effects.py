@@ -111,7 +111,7 @@ class SideEffects:
     read: tuple[tuple[Leaf, TensorMeta], ...] = ()
     """Inputs of the program read from places, after the arguments of the call."""
     moved: frozenset[str] = frozenset()
-    """Tensors of optimizers that actions write: a learning rate in a tensor."""
+    """Tensors of optimizers that actions may write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
     together: tuple[Pair | Shares, ...] = ()

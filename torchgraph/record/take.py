@@ -197,7 +197,7 @@ class _Taking:
                 versions = Versions(self._step)
                 self._produced = returned_as(self._run_build(self._batches[0]), self._whole)
                 if self.observed and not self._names.frames.hands_over:
-                    self._recorder.refuse_unheard(versions)
+                    self._recorder.refuse_unheard(versions, self.own_update.own.moved)
                 self._escapes.refuse_texts(self._produced)
                 self.own_update.refuse_escaped(self._produced.tensors)
                 self._gradients.check_assigned()

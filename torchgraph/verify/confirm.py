@@ -57,7 +57,7 @@ class Left(NamedTuple):
 
     returned: Any
     moved: frozenset[str]
-    """Tensors of optimizers that schedulers write."""
+    """Tensors of optimizers that schedulers may write."""
     collectives: CollectiveLog
     """The results of its collectives."""
     extra: Sequence[torch.Tensor] | None = None
@@ -168,7 +168,7 @@ def _pairs(replay: Bound, run: OnCopies, moved: frozenset[str]) -> Iterator[tupl
     paths = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
     given = dict(zip(paths, run.extended.tensors, strict=True))
     live = {leaf.fqn: leaf for leaf in replay.leaves}
-    slots = {leaf.fqn for leaf in replay.leaves if leaf.role is Role.SLOT} - moved
-    for fqn in replay.captured.program.signature.written | slots:
+    slots = {leaf.fqn for leaf in replay.leaves if leaf.role is Role.SLOT}
+    for fqn in (replay.captured.program.signature.written | slots) - moved:
         if fqn in live:
             yield fqn, given[fqn] if fqn in given else live[fqn].read(), run.leaves[fqn].read()

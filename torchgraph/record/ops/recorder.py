@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import proxy
 
 import torch
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, storage_id
 from ..._torch.compiled import functions_followed
 from ..._torch.distributed import collectives, wrappers
 from ..._torch.higher_order import run_on_fakes
@@ -68,6 +68,8 @@ class Recorder:
         """The storages that are still uninitialized."""
         self.written: set[int] = set()
         """The storages, by their numbers on the tape, that ops wrote."""
+        self.late: dict[int, str] = {}
+        """By storage, what schedulers have set in this step: why nothing may use it now."""
         self.gave_up = ""
         """Why no program can hold the step; later ops are not recorded."""
         self.passing = self.lenient = self.strict = False
@@ -146,6 +148,8 @@ class Recorder:
         args, kwargs = self._wrapped.with_numbers(op, args, kwargs)
         if self._others.found and not self.gave_up:
             self._others.refuse(self.refuse)
+        if self.late:
+            self._refuse_late(op, args, kwargs)
         if self.gave_up:
             return self.unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
@@ -438,11 +442,22 @@ class Recorder:
         self._refuse_torn(tensor)
         self._keep(tensor)
 
-    def refuse_unheard(self, versions: Versions) -> None:
-        """Give up where a state was written by no op that was heard: nothing can take that back."""
+    def refuse_unheard(self, versions: Versions, others: Container[str]) -> None:
+        """Give up where a state was written by no op that was heard: nothing can take that back.
+
+        ``others``: the states that schedulers may write, which step beside the program.
+        """
         for name, tensor in versions.moved():
-            if self.memory.storage(tensor) not in self.written:
+            if name not in others and self.memory.storage(tensor) not in self.written:
                 self.give_up(WRITTEN_UNHEARD.format(name=name), lenient=True)
+
+    def _refuse_late(self, op: OpOverload, args: Args, kwargs: Kwargs) -> None:
+        """Give up where an op uses what a scheduler has set: the program runs before it."""
+        known = facts(op)
+        for operand in (operands.read, operands.written):
+            for tensor in operand(known, args, kwargs):
+                if has_strides(tensor) and storage_id(tensor) in self.late:
+                    self.give_up(self.late[storage_id(tensor)], passing=True)
 
     def _refuse_torn(self, tensor: torch.Tensor) -> None:
         if self.memory.torn(tensor):

@@ -126,7 +126,7 @@ class Traversal:
             if step is None:
                 self._each(chain, use, value, sources, number)
                 return
-            self._scheduler_writes.read(value, str(chain), step.key)
+            self._scheduler_writes.read(value, str(chain), self.frame, step.key)
             self._access_log.meets(value)
             found = self._in_own_dict(chain, value, number)
             if found is not None:
@@ -349,7 +349,7 @@ class Traversal:
 
     def _contents(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
         if use > Use.KEPT:
-            self._scheduler_writes.read(value, str(chain))
+            self._scheduler_writes.read(value, str(chain), self.frame)
         if sources := self._ways(value, sources):
             known = self.led.setdefault(id(value), (value, []))[1]
             marks = {(id(owner), path) for owner, path in known}

@@ -17,10 +17,10 @@ from torch.optim.optimizer import (
 )
 
 from ... import library
+from ..._torch import storage_id
 from ..._torch.listening import not_listening
 from ..._torch.names import patched
 from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks, steps_counted
-from ..._torch.tensors import version_of
 from ...collection import weakly
 from ...guards import Read
 from ...live.step import SCALER_NUMBERS, SCALER_TENSORS, Step
@@ -63,7 +63,7 @@ class OwnSteps:
         self.actions: list[tuple[LRScheduler, Args, Kwargs]] = []
         """(scheduler, args, kwargs), tensors as copies of the step's own."""
         self.moved: set[str] = set()
-        """Tensors of optimizers that schedulers have written."""
+        """Tensors in the param groups of optimizers whose schedulers have stepped."""
         self.unknown: list[Optimizer] = []
         """Optimizers unknown to the scan of the step, which the next scan includes."""
         self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -259,11 +259,7 @@ class OwnSteps:
 
     def _read_too_late(self, text: str) -> None:
         at = f" (at {self._trail.line})" if self._trail.line else ""
-        self._recorder.give_up(
-            f"it reads {text} after scheduler.step() has set it{at}: read it before that, or step "
-            "the scheduler after the step",
-            passing=True,
-        )
+        self._recorder.give_up(_too_late(text, at), passing=True)
 
     def _act(
         self, original: Callable[..., object], scheduler: LRScheduler, args: Args, kwargs: Kwargs
@@ -275,7 +271,7 @@ class OwnSteps:
         optimizers = [one for one in self._step.optimizers if any(one is o for o in moved)]
         held = [*map(vars, every), *(group for one in moved for group in one.param_groups)]
         self._before += [(one, dict(one)) for one in held]
-        before = {id(t): version_of(t) for one in optimizers for t in _tensors(one)}
+        tensors = [tensor for one in optimizers for tensor in _tensors(one)]
         with not_listening():
             found = original(scheduler, *args, **kwargs)
         self.actions.append((scheduler, *kept))
@@ -287,10 +283,32 @@ class OwnSteps:
         for one in optimizers:
             self._scheduler_writes.add(id(one))
             self._numbers.accept(one)
-            for tensor in _tensors(one):
-                if before.get(id(tensor)) != version_of(tensor):
-                    self.moved.add(self._step.leaves[self._step.index[id(tensor)]].fqn)
+        self._note_moved(scheduler, tensors, [t for one in optimizers for t in _tensors(one)])
         return found
+
+    def _note_moved(
+        self, scheduler: LRScheduler, before: list[torch.Tensor], after: list[torch.Tensor]
+    ) -> None:
+        """Note the tensors of param groups from before and after a scheduler's step."""
+        leaves, index = self._step.leaves, self._step.index
+        # Not only those that it writes now: a plateau is met in few steps.
+        self.moved |= {leaves[index[id(one)]].fqn for one in before if id(one) in index}
+        text = f"what {type(scheduler).__name__} keeps in a tensor"
+        self._recorder.late |= {storage_id(one): _too_late(text) for one in after}
+        if list(map(id, before)) != list(map(id, after)):
+            at = f" (at {self._trail.line})" if self._trail.line else ""
+            self._recorder.give_up(
+                f"{type(scheduler).__name__} puts a tensor into a param group, or takes one out"
+                f"{at}: write into the tensor that is there",
+                passing=True,
+            )
+
+
+def _too_late(text: str, at: str = "") -> str:
+    return (
+        f"it reads {text} after scheduler.step() has set it{at}: read it before that, or step "
+        "the scheduler after the step"
+    )
 
 
 def _only_reads_gradients(optimizer: Optimizer) -> bool:
