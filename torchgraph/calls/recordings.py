@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..capture.functional.lost_writes import LostWrite
 from ..collection import afresh
 from ..effects.side_effects import Assigned
 from ..errors import (
@@ -326,8 +327,9 @@ class Recordings:
                 if isinstance(error, GraphError) and not fault:
                     self._refuse(recorded_call, error)
                 else:
-                    why = f"no program can be made of it: {words(error)}"
-                    self._stay_eager(known, Reason.FAULT, why)
+                    limit = isinstance(error, LostWrite)
+                    why = f"no program can be made of it: {error if limit else words(error)}"
+                    self._stay_eager(known, Reason.NO_PROGRAM if limit else Reason.FAULT, why)
                 return
             if not any(isinstance(one.value, float) for one in outcome.tape.expectations):
                 at = "" if apart is None else f"{apart.what}{apart.at}"

@@ -54,7 +54,7 @@ def keep_strides(graph: fx.Graph, mode: FakeTensorMode) -> None:
             if not isinstance(op, OpOverload) or not schema_of(op).is_mutable:
                 continue
             if adds_up_by_layout(node):
-                raise LostWrite(f"{op} adds up in an order that depends on where it writes")
+                raise LostWrite(node, "adds up in an order that depends on where it writes")
             # copy_ keeps strides in both forms
             if op.namespace == "aten" and op is not aten.copy_.default:
                 _keep(graph, node, mode)
@@ -72,7 +72,7 @@ def _keep(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode) -> None:
     elif any(map(_is_whole_and_not_dense, outs)):
         _split_out(graph, node, mode, outs)
     elif any(map(_has_gaps, wholes)):
-        raise LostWrite(f"{op} writes what is not contiguous")
+        raise LostWrite(node, "writes what is not contiguous")
 
 
 def _split_out(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode, outs: list[Any]) -> None:
@@ -85,13 +85,13 @@ def _split_out(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode, outs: list[
     op: Any = node.target
     functional = without_out(op)
     if functional is None or len(outs) != 1:
-        raise LostWrite(f"{op} writes what is not contiguous")
+        raise LostWrite(node, "writes what is not contiguous")
     kwargs = {key: value for key, value in node.kwargs.items() if value is not outs[0]}
     value: Any = value_of(mode, functional, node.args, kwargs)
     written: torch.Tensor = outs[0].meta["val"]
     alike = value.shape == written.shape and steps(value) == steps(written)
     if not alike and (value.shape != written.shape or name_of(node) not in _EXACT):
-        raise LostWrite(f"{op} writes what lies otherwise than its result would")
+        raise LostWrite(node, "writes what lies otherwise than its result would")
     with graph.inserting_before(node):
         new = nodes.call(graph, functional, node.args, kwargs)
         new.meta.update(val=value, provenance=provenance(node), **{RECORDED: True})

@@ -17,12 +17,17 @@ from torch import fx
 from ..._torch import OpOverload, schema_of, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, span
+from ...ir.program import provenance
 
 aten = torch.ops.aten
 
 
 class LostWrite(Exception):
-    """Names the op that writes. The step runs in eager."""
+    """Names the op that writes, and the user's line. The step runs in eager."""
+
+    def __init__(self, node: fx.Node, what: str) -> None:
+        line = provenance(node).line
+        super().__init__(f"{node.target} {what}{f' (at {line})' if line else ''}")
 
 
 def refuse(graph: fx.Graph) -> None:
@@ -40,11 +45,11 @@ def refuse(graph: fx.Graph) -> None:
         written = [one for one in effects.written_values(op, node.args) if _is_tensor(one)]
         sources = (source for one in written for source in _sources(one))
         if any(source.target is aten.unfold.default for source in sources):
-            raise LostWrite(f"{op} writes a view that unfold() gave")
+            raise LostWrite(node, "writes a view that unfold() gave")
         if reads_what_it_wrote(node, op):
-            raise LostWrite(f"{op} reads or writes what it has written for an earlier tensor")
+            raise LostWrite(node, "reads or writes what it has written for an earlier tensor")
         if _computes_as_out(node, op):
-            raise LostWrite(f"{op} computes in the dtype of out=")
+            raise LostWrite(node, "computes in the dtype of out=")
 
 
 def reads_what_it_wrote(node: fx.Node, op: OpOverload) -> bool:
