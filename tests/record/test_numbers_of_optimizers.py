@@ -33,7 +33,7 @@ class Handing(torch.optim.Optimizer):
                 state["v"] *= 1.1
 
 
-def run(use, *, graph):
+def run(use, *, graph, fallback=True):
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 2)
     optimizer = Handing(model.parameters(), use)
@@ -48,7 +48,8 @@ def run(use, *, graph):
     if graph:
         step = tg.step(step)
         step.config.set_backend("aten")
-        step.config.set_fallback("eager")
+        if fallback:
+            step.config.set_fallback("eager")
     losses = [step(torch.ones(3, 2)).item() for _ in range(CALLS)]
     left = [repr(sorted(state.items())) for state in optimizer.state.values()]
     return step, (losses, [p.tolist() for p in model.parameters()], left)
@@ -132,6 +133,14 @@ def test_code_in_c_gets_pythons_own(use):
     calls = alike(use).report().calls
     assert not calls.programs
     assert "code that takes no moving one" in calls.eager[0].why
+
+
+def test_the_way_to_eager_needs_no_option():
+    """What is written after a step has gone over to eager is not taken for writes unheard."""
+    _, eager = run(seeded, graph=False)
+    step, found = run(seeded, graph=True, fallback=False)
+    assert found == eager
+    assert "code that takes no moving one" in step.report().calls.eager[0].why
 
 
 def test_an_error_that_is_the_steps_own_is_served():

@@ -440,7 +440,7 @@ class Recorder:
 
     def refuse_unheard(self, versions: Versions) -> None:
         """Give up where a state was written by no op that was heard: nothing can take that back."""
-        for name, tensor in versions.moved():
+        for name, tensor in versions.moved() if not self.gave_up else ():  # then none is noted
             if self.memory.storage(tensor) not in self.written:
                 self.give_up(WRITTEN_UNHEARD.format(name=name), lenient=True)
 
