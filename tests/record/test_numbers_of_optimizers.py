@@ -1,5 +1,6 @@
 """Numbers in an optimizer's state that its step hands on: to tensors, to functions, to C."""
 
+import collections
 import contextlib
 import json
 import math
@@ -137,8 +138,12 @@ def test_code_in_c_gets_pythons_own(use):
 
 def test_the_way_to_eager_needs_no_option():
     """What is written after a step has gone over to eager is not taken for writes unheard."""
-    _, eager = run(seeded, graph=False)
-    step, found = run(seeded, graph=True, fallback=False)
+
+    def counted(k, v):
+        return float(len(collections.deque(range(9), maxlen=k)))
+
+    _, eager = run(counted, graph=False)
+    step, found = run(counted, graph=True, fallback=False)
     assert found == eager
     assert "code that takes no moving one" in step.report().calls.eager[0].why
 
