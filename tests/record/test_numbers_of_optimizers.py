@@ -164,3 +164,21 @@ def test_an_error_of_plain_numbers_as_well_is_the_users():
 
     with pytest.raises(ValueError, match="mine"):
         run(wrong, graph=True)
+
+
+def test_an_optimizer_of_no_module():
+    """`exec` in an empty namespace makes classes whose methods name none."""
+    names = {"Base": torch.optim.SGD}
+    exec("class Own(Base):\n def step(self, closure=None):\n  return super().step()", names)
+    model = torch.nn.Linear(2, 2)
+    optimizer = names["Own"](model.parameters(), lr=0.1)
+
+    @tg.step
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step(torch.ones(1, 2))
+    assert step.report().calls.programs
