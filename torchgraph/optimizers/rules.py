@@ -127,16 +127,16 @@ def steps_as_known(optimizer: Optimizer) -> bool:
 
     But for the optimizers that `refusal` knows.
     """
-    return _is_known(type(optimizer).step)
+    return _has_known_module(type(optimizer).step)
 
 
 def allocates_slots(optimizer: Optimizer) -> bool:
     """True when a slot's first value is what its allocation gives: for torch's steps and ours."""
     steps = (getattr(type(optimizer), name, None) for name in _SLOT_MAKERS)
-    return all(_is_known(step) for step in steps if step is not None)
+    return all(_has_known_module(step) for step in steps if step is not None)
 
 
-def _is_known(method: Callable[..., object]) -> bool:
+def _has_known_module(method: Callable[..., object]) -> bool:
     """True for a method of torch's or ours; code that `exec` runs may be of no module at all."""
     return str(inspect.unwrap(method).__module__).startswith(KNOWN_MODULES)
 
