@@ -48,6 +48,34 @@ def test_it_trains_as_the_graph(name, tmp_path):
         torch.testing.assert_close(ends[key], value, rtol=1e-4, atol=1e-5)
 
 
+class Counts(optim.SGD):
+    """Leaves numbers that no step reads: one that it counts up to, and a constant."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] += 1
+            group["seen"], group["mark"] = group["count"], 3
+        return super().step(closure)
+
+
+def test_numbers_that_a_step_only_sets_are_states(tmp_path):
+    groups = []
+
+    def made(parameters):
+        groups.append({"params": list(parameters), "count": 0, "seen": 0, "mark": 0})
+        optimizer = Counts(groups, lr=0.1)
+        groups[:] = optimizer.param_groups
+        return optimizer
+
+    step = trained(made)
+    tg.export(step, tmp_path / "step.pt2")
+    module = loaded(tmp_path / "step.pt2")
+    assert_same_training(step, module, batches(5))
+    ends = module.state_dict()
+    for name in ("count", "seen", "mark"):
+        assert ends[f"optimizer.0.param_groups.0.{name}"].item() == groups[0][name]
+
+
 def test_no_op_of_ours_is_inside(tmp_path):
     step = trained(OPTIMIZERS["fused"])
     step.set_grad_scaler(torch.amp.GradScaler("cpu"))

@@ -1,5 +1,6 @@
 """Numbers in an optimizer's state that its step hands on: to tensors, to functions, to C."""
 
+import collections
 import contextlib
 import json
 import math
@@ -33,7 +34,7 @@ class Handing(torch.optim.Optimizer):
                 state["v"] *= 1.1
 
 
-def run(use, *, graph):
+def run(use, *, graph, fallback=True):
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 2)
     optimizer = Handing(model.parameters(), use)
@@ -48,7 +49,8 @@ def run(use, *, graph):
     if graph:
         step = tg.step(step)
         step.config.set_backend("aten")
-        step.config.set_fallback("eager")
+        if fallback:
+            step.config.set_fallback("eager")
     losses = [step(torch.ones(3, 2)).item() for _ in range(CALLS)]
     left = [repr(sorted(state.items())) for state in optimizer.state.values()]
     return step, (losses, [p.tolist() for p in model.parameters()], left)
@@ -134,6 +136,18 @@ def test_code_in_c_gets_pythons_own(use):
     assert "code that takes no moving one" in calls.eager[0].why
 
 
+def test_the_way_to_eager_needs_no_option():
+    """What is written after a step has gone over to eager is not taken for writes unheard."""
+
+    def counted(k, v):
+        return float(len(collections.deque(range(9), maxlen=k)))
+
+    _, eager = run(counted, graph=False)
+    step, found = run(counted, graph=True, fallback=False)
+    assert found == eager
+    assert "code that takes no moving one" in step.report().calls.eager[0].why
+
+
 def test_an_error_that_is_the_steps_own_is_served():
     def missing(k, v):
         try:
@@ -150,3 +164,21 @@ def test_an_error_of_plain_numbers_as_well_is_the_users():
 
     with pytest.raises(ValueError, match="mine"):
         run(wrong, graph=True)
+
+
+def test_an_optimizer_of_no_module():
+    """`exec` in an empty namespace makes classes whose methods name none."""
+    names = {"Base": torch.optim.SGD}
+    exec("class Own(Base):\n def step(self, closure=None):\n  return super().step()", names)
+    model = torch.nn.Linear(2, 2)
+    optimizer = names["Own"](model.parameters(), lr=0.1)
+
+    @tg.step
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step(torch.ones(1, 2))
+    assert step.report().calls.programs

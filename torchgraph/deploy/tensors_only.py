@@ -36,7 +36,7 @@ def tensors_only(program: Program) -> Program:
     """The program without numbers, ops of ours and rows; what nothing reads is left out.
 
     Of its outputs the user's and the new values of states are left. Numbers of optimizers that
-    nothing computes with are no inputs of it.
+    nothing computes with, and that stay what they are, are no inputs of it.
 
     Raises:
         NotExportable: names the user's line of an op that needs Python.
@@ -56,10 +56,11 @@ class _Rewriting:
         self._numbers = {spec.fqn: node for spec, node in inputs if spec.role is Role.SCALAR}
 
     def run(self) -> Program:
-        live = _live(self._program)
-        inputs = []
+        live, inputs = _live(self._program), []
+        outputs = self._program.signature.outputs
+        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
         for spec, node in self._program.inputs():
-            if node in live or spec.role is not Role.SCALAR:
+            if node in live or spec.role is not Role.SCALAR or spec.fqn in written:
                 inputs.append(replace(spec, meta=self._input(node)))
         for node in self._program.nodes:
             if node.op == "get_attr":

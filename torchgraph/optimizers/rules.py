@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -127,15 +127,18 @@ def steps_as_known(optimizer: Optimizer) -> bool:
 
     But for the optimizers that `refusal` knows.
     """
-    module: str = inspect.unwrap(type(optimizer).step).__module__
-    return module.startswith(KNOWN_MODULES)
+    return _has_known_module(type(optimizer).step)
 
 
 def allocates_slots(optimizer: Optimizer) -> bool:
     """True when a slot's first value is what its allocation gives: for torch's steps and ours."""
     steps = (getattr(type(optimizer), name, None) for name in _SLOT_MAKERS)
-    known = [inspect.unwrap(step).__module__ for step in steps if step is not None]
-    return all(module.startswith(KNOWN_MODULES) for module in known)
+    return all(_has_known_module(step) for step in steps if step is not None)
+
+
+def _has_known_module(method: Callable[..., object]) -> bool:
+    """True for a method of torch's or ours; code that `exec` runs may be of no module at all."""
+    return str(inspect.unwrap(method).__module__).startswith(KNOWN_MODULES)
 
 
 def update_class(optimizer: Optimizer, group: dict[str, Any]) -> type[Optimizer]:

@@ -447,7 +447,7 @@ class Recorder:
 
         ``others``: the states that schedulers may write, which step beside the program.
         """
-        for name, tensor in versions.moved():
+        for name, tensor in versions.moved() if not self.gave_up else ():  # then none is noted
             if name not in others and self.memory.storage(tensor) not in self.written:
                 self.give_up(WRITTEN_UNHEARD.format(name=name), lenient=True)
 
