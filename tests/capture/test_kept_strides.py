@@ -21,13 +21,13 @@ WRITES = {
     "foreach": lambda x: torch._foreach_add_([x], 1.0),
     "uniform": lambda x: x.uniform_(),
     "cumsum": lambda x: x.cumsum_(0),
+    "out": lambda x: torch.add(x, 1, out=x),
 }
 NO_PROGRAM = {
     "addmm": lambda x: x.addmm_(torch.ones(5, 2), torch.ones(2, 7)),
     "a part by baddbmm": lambda x: x[None, :, :4].baddbmm_(
         torch.rand(1, 5, 2), torch.rand(1, 2, 4)
     ),
-    "out": lambda x: torch.add(x, 1, out=x),
 }
 
 
