@@ -28,6 +28,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchgraph as tg
 from torchgraph import Graph
 from torchgraph.record.tape.number import Integer, Number
 
@@ -232,3 +233,32 @@ def test_whatever_pythons_own_number_has_a_moving_one_has_too(moving, kind):
     never = {"__new__", "__getattribute__", "__init_subclass__", "__subclasshook__", "__sizeof__"}
     own = {name for name in dir(kind) if getattr(kind, name) != getattr(object, name, None)}
     assert own - mine - never - {"__getnewargs__"} == set()
+
+
+def test_a_step_that_has_changed_what_is_not_its_own_is_not_run_again():
+    seen = []
+
+    class Own(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self, closure=None):
+            seen.append(1)
+            for group in self.param_groups:
+                last = deque(range(9), maxlen=group["n"])
+                for parameter in group["params"]:
+                    parameter.add_(parameter.grad, alpha=-0.1 * len(last))
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = Own(model.parameters(), {"n": 3})
+
+    @tg.step
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(tg.errors.UnsupportedOptimizer, match="(?s)maxlen.*int\\(number\\)"):
+        step(torch.ones(2, 2))
+    assert len(seen) == 1
+    assert all(map(torch.equal, before.values(), model.state_dict().values()))
+    assert optimizer.param_groups[0]["n"] == 3

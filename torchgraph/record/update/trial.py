@@ -17,7 +17,8 @@ import torch
 from torch.optim import Optimizer
 
 from ..._torch.listening import is_listening, not_listening
-from ...errors import GraphError
+from ...errors import GraphError, UnsupportedOptimizer
+from ...lines import raised_at
 from ...live.snapshot import Placed, Written, contents_of, refill
 from ...optimizers.rules import allocates_slots
 from ...random_state import RandomState
@@ -174,7 +175,13 @@ def _trying(
             with not_listening():
                 trial.put_back()
             if undo.moved() != before:  # changed outside of the optimizer, a global perhaps
-                raise
+                raise UnsupportedOptimizer(
+                    f"{_said(optimizer, error)}. By then it has changed what is not its own, and "
+                    "cannot run again.",
+                    where=raised_at(error),
+                    fix="hand it int(number) or float(number).",
+                    falls_back=False,
+                ) from error
             recorder.give_up(_said(optimizer, error), passing=True)
         finally:
             undo.trial = None
