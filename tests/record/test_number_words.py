@@ -257,7 +257,7 @@ def test_a_step_that_has_changed_what_is_not_its_own_is_not_run_again():
         optimizer.step()
 
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(tg.errors.UnsupportedOptimizer, match="(?s)maxlen.*int\\(number\\)"):
+    with pytest.raises(tg.errors.UnsupportedOptimizer, match=r"(?s)maxlen.*int\(number\)"):
         step(torch.ones(2, 2))
     assert len(seen) == 1
     assert all(map(torch.equal, before.values(), model.state_dict().values()))

@@ -1,6 +1,6 @@
-"""What `torch.compile` has compiled, and what torch itself compiles to run an op with functions.
+"""Functions compiled by `torch.compile`, and those that torch compiles to run an op with functions.
 
-The former runs uncompiled in a step. The latter does not: where `torch.cond`, a scan or
+The user's run uncompiled in a step. Those of torch run compiled: where `torch.cond`, a scan or
 `flex_attention` is called, Dynamo finds the tensors that the functions take from around them, which
 get their gradients as arguments of the op, and then runs in eager what it has found.
 """
@@ -29,21 +29,21 @@ _Compiles = Callable[..., Callable[..., object]]
 
 def uncompiled() -> AbstractContextManager[object]:
     """Let functions compiled by `torch.compile` run uncompiled in this thread in the block."""
-    _meet_environment()
+    _patch_for_good()
     frames: object = sys.modules.get(_FRAMES)
     if frames is None:  # nothing has ever been compiled
         return _before_dynamo()
     if not hasattr(frames, "_callback_from_stance"):
         stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
         return stance  # for all threads
-    _ask(frames)
+    _patch_dynamo(frames)
     return _plain
 
 
-def _ask(frames: object) -> None:
-    if not _asks:
-        _asks.append(frames)
-        for name, value in _ASKED.items():
+def _patch_dynamo(frames: object) -> None:
+    if not _patched_dynamo:
+        _patched_dynamo.append(frames)
+        for name, value in _DYNAMO.items():
             if hasattr(frames, name):
                 setattr(frames, name, _unless_uncompiled(getattr(frames, name), value))
 
@@ -70,7 +70,7 @@ def _before_dynamo() -> Iterator[None]:
 def _load() -> None:
     """Import Dynamo as if no step were recorded: it remembers the functions that it finds."""
     with lifted(), not_listening():
-        _ask(importlib.import_module(_FRAMES))
+        _patch_dynamo(importlib.import_module(_FRAMES))
 
 
 class _Uncompiled(threading.local):
@@ -86,7 +86,7 @@ class _Uncompiled(threading.local):
 
 
 _plain = _Uncompiled()
-_asks: list[object] = []
+_patched_dynamo: list[object] = []
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def _unless_uncompiled(original: Callable[..., object], value: object) -> Callab
     return call  # it stays there: to put it there anew takes 30 us
 
 
-_ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0}
+_DYNAMO = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0}
 """Functions of Dynamo's, and what says that nothing is to be compiled: no error then either."""
 
 
@@ -115,8 +115,8 @@ _ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0
 
 
 @functools.cache
-def _meet_environment() -> None:
-    """Have torch compile what an op with functions runs, in a step as anywhere."""
+def _patch_for_good() -> None:
+    """Patch torch once, for as long as the process lives: ops with functions in a step compile."""
     _replace(utils, "setup_compilation_env", _as_anywhere)
     if hasattr(utils, "_hop_compile_and_call"):  # it imports Dynamo
         _replace(utils, "_hop_compile_and_call", _after_loading)
@@ -216,7 +216,7 @@ def _heard(backend: _Compiles) -> _Compiles:
         run = backend(*args, **kwargs)
 
         def call(*given: object) -> object:
-            with _back(_here.depth):
+            with _back(_here.outer_depth):
                 return run(*given)
 
         return call
@@ -225,7 +225,7 @@ def _heard(backend: _Compiles) -> _Compiles:
 
 
 class Follower(Protocol):
-    """What is told of ops with functions."""
+    """A recording, which hears of ops with functions."""
 
     def follow(self, function: Callable[..., object], args: Any, kwargs: Any) -> None:
         """One has run: ``function`` of torch's, which hands it functions.
@@ -238,7 +238,7 @@ class Follower(Protocol):
 
 
 class _OfThread(threading.local):
-    depth = 0
+    outer_depth = 0
     follower: Follower | None = None
     follows = False
 
@@ -249,19 +249,19 @@ _here = _OfThread()
 @contextmanager
 def _back(depth: int) -> Iterator[None]:
     """The recording goes on in the block."""
-    outer, _here.depth = _here.depth, 0
+    outer, _here.outer_depth = _here.outer_depth, 0
     try:
         with _compiled(depth), in_force(), listening_again():
             yield
     finally:
-        _here.depth = outer
+        _here.outer_depth = outer
 
 
 @contextmanager
 def _calls_followed(depth: int) -> Iterator[None]:
     """Call the follower of `functions_followed` with what is compiled and called in the block."""
     original: Callable[..., Any] = torch.compile
-    outer, _here.depth = _here.depth, depth
+    outer, _here.outer_depth = _here.outer_depth, depth
 
     def compiles(function: Any, **options: Any) -> Callable[..., object]:
         compiled = original(function, **options)
@@ -284,7 +284,7 @@ def _calls_followed(depth: int) -> Iterator[None]:
         with patched(torch, "compile", compiles, lifts=False):
             yield
     finally:
-        _here.depth = outer
+        _here.outer_depth = outer
 
 
 @contextmanager

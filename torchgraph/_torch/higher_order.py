@@ -63,7 +63,7 @@ def _is_function(value: object) -> bool:
 
 
 class _EachFunction(TorchDispatchMode):
-    """Has every op call all of its functions: where it has no data to choose by, all the same."""
+    """Runs ops by formulas that call all of their functions, since fakes choose no branch."""
 
     supports_higher_order_operators = True
 

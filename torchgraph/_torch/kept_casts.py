@@ -34,9 +34,9 @@ class KeptCasts:
     """
 
     def __init__(self) -> None:
-        self._marks: dict[str, torch.nn.Parameter] = {}
+        self._probes: dict[str, torch.nn.Parameter] = {}
         self._copy: Callable[[], object] = _nothing
-        """A weak reference to the copy of the mark."""
+        """A weak reference to the copy of the probe."""
         self._block = 0
 
     def begin(self) -> int:
@@ -46,22 +46,22 @@ class KeptCasts:
         torch.clear_autocast_cache()
         return self._block
 
-    def end(self, *, marks: bool) -> None:
-        """Clear the copies of a call. ``marks``: the next call asks whether the block has ended."""
+    def end(self, *, probes: bool) -> None:
+        """Clear the copies of a call. ``probes``: the next call asks whether the block has ended."""
         self._copy = _nothing
         torch.clear_autocast_cache()
-        seen = dispatch_modes() or function_modes()  # the product of the mark would be
-        if marks and not seen and torch.is_autocast_cache_enabled():
-            self._mark("cpu" if torch.is_autocast_enabled("cpu") else "cuda")
+        seen = dispatch_modes() or function_modes()  # the product of the probe would be
+        if probes and not seen and torch.is_autocast_cache_enabled():
+            self._probe("cpu" if torch.is_autocast_enabled("cpu") else "cuda")
 
-    def _mark(self, device: str) -> None:
+    def _probe(self, device: str) -> None:
         if not torch.is_autocast_enabled(device):
             return
-        if device not in self._marks:
-            self._marks[device] = torch.nn.Parameter(torch.ones(1, 1, device=device))
-        mark = self._marks[device]
+        if device not in self._probes:
+            self._probes[device] = torch.nn.Parameter(torch.ones(1, 1, device=device))
+        probe = self._probes[device]
         with torch.enable_grad():
-            history = torch.mm(mark, mark).grad_fn
+            history = torch.mm(probe, probe).grad_fn
         if history is not None:  # there is none under inference_mode
             self._copy = TensorWeakRef(history._saved_self)  # type: ignore[attr-defined]
 

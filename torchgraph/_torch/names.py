@@ -20,9 +20,9 @@ _Change = tuple[Callable[[], object], Callable[[], object]]
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.active: list[_Change] = []
-        """What is in place, first put first: what puts it there, and what takes it away."""
+        """The patches in place, in order: what sets each, and what takes it back."""
         self.aside: list[list[_Change]] = []
-        """What each `lifted` block around has taken away."""
+        """The patches taken back by each `lifted` block around."""
 
 
 _here = _OfThread()

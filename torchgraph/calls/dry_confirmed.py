@@ -1,4 +1,4 @@
-"""A program for those who need one before calls have made it: dry runs record and confirm it."""
+"""Programs from two dry runs, one to record and one to confirm, where no call has made one yet."""
 
 from __future__ import annotations
 

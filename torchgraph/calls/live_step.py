@@ -32,7 +32,7 @@ from ..live import state
 from ..live.discovery import discover, steps_of
 from ..live.inputs import Call, Inputs, paths
 from ..live.named import NumberPlace
-from ..live.places import containers, home
+from ..live.places import containers, innermost
 from ..live.replicas import groups_of, running
 from ..live.snapshot import Snapshot
 from ..live.step import Step
@@ -251,7 +251,7 @@ class LiveStep:
             found.keep(self.optimizers)
         found.keep(self._announced_calls)
         for leaf in (step.leaves[position] for position in step.moving):
-            found.keep_number(*home(leaf.root, leaf.path), leaf.value)
+            found.keep_number(*innermost(leaf.root, leaf.path), leaf.value)
         return found
 
     @contextmanager

@@ -42,7 +42,7 @@ class UnderAutocast:
             )
 
     def __exit__(self, *_: object) -> None:
-        kept_casts.end(marks=not self._said)
+        kept_casts.end(probes=not self._said)
 
     def _has_trained(self) -> bool:
         """True where weights may be others than in the first call of the block."""

@@ -15,7 +15,7 @@ Path = tuple[Any, ...]
 """Keys from a root container to a value: ``("betas", 0)``."""
 
 
-def home(root: Any, path: Path) -> tuple[Any, Any]:
+def innermost(root: Any, path: Path) -> tuple[Any, Any]:
     """The innermost container around a place that is no tuple, and the key in it.
 
     Raises:

@@ -33,7 +33,7 @@ from ..objects import is_a
 from ..optimizers.rules import update_class
 from .flags import Flags
 from .named import NumberPlace, is_number
-from .places import Path, home, value_at
+from .places import Path, innermost, value_at
 
 SCALER_TENSORS = ("scale", "growth_tracker")
 SCALER_NUMBERS = ("growth_factor", "backoff_factor", "growth_interval")
@@ -81,7 +81,7 @@ class Leaf:
         if isinstance(self.root, NumberPlace):
             return self.root.key
         try:
-            holder, key = home(self.root, self.path)
+            holder, key = innermost(self.root, self.path)
         except (KeyError, IndexError, TypeError):
             return id(self.root), self.path
         return id(holder), key

@@ -11,7 +11,7 @@ import torch
 
 from ...guards import ABSENT, same_value
 from ...ir.names import is_number
-from ...live.places import assign, containers, home, set_item, value_at, with_items
+from ...live.places import assign, containers, innermost, set_item, value_at, with_items
 from ...live.step import Leaf, Step
 from ..ops.recorder import Recorder
 from ..tape import number
@@ -102,7 +102,7 @@ class Numbers:
     def _put(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
         around = dict(self.holders)  # of an optimizer whose step calls that of another
         places = [one for one in self._places(optimizers) if one[1].place[0] not in around]
-        homes = [home(leaf.root, leaf.path) for _, leaf in places]
+        homes = [innermost(leaf.root, leaf.path) for _, leaf in places]
         tuples = [(*at, at[0][at[1]]) for at in homes if isinstance(at[0][at[1]], tuple)]
         for position, leaf in places:
             self._meet(position, leaf)

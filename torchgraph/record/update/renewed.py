@@ -10,7 +10,7 @@ from ...live.step import Nested, Step
 _KINDS = (dict, list, OrderedDict, defaultdict)
 """Classes of which a replay makes a new container."""
 _OWN = 3
-"""References to a container that its place alone holds: that, `Nested`, and the argument here."""
+"""References to a container that one place holds: the place, `Nested`, and the call that counts."""
 
 
 def renewed(step: Step, after: Step) -> tuple[frozenset[str], str]:
