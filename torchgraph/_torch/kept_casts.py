@@ -47,7 +47,7 @@ class KeptCasts:
         return self._block
 
     def end(self, *, probes: bool) -> None:
-        """Clear the copies of a call. ``probes``: the next call asks whether the block has ended."""
+        """Clear the copies of a call. ``probes``: the next one asks whether the block has ended."""
         self._copy = _nothing
         torch.clear_autocast_cache()
         seen = dispatch_modes() or function_modes()  # the product of the probe would be
