@@ -128,6 +128,7 @@ def test_a_graph_that_another_thread_was_in_is_broken_in_the_child() -> None:
         ends_well(says_so)
 
 
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
 def test_signals_reach_a_child_that_was_forked_while_the_main_thread_ran_a_step() -> None:
     """What waits in the parent waits for a step that the child does not have."""
     statuses: list[int] = []

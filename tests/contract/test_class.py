@@ -96,16 +96,34 @@ def test_an_option_changed_after_the_first_call_takes_effect():
 
 
 def test_a_parameter_that_build_makes():
-    model, optimizer = made()
+    """The call that makes it runs in eager."""
 
-    class Grows(Train):
-        def build(self, x):
-            self.model.first = nn.Linear(model.first.in_features, model.first.out_features)
-            optimizer.param_groups[0]["params"] = list(model.parameters())
-            return super().build(x)
+    def trained(form):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        optimizer, calls = torch.optim.SGD(model.parameters(), lr=0.1), []
 
-    with pytest.raises(errors.ParameterOutsideGraph, match="make it before the call"):
-        Grows(model, optimizer)(*data())
+        def build(x):
+            calls.append(1)
+            if len(calls) == 1:
+                model[0] = nn.Linear(4, 3)
+                optimizer.param_groups[0]["params"] = list(model.parameters())
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        def by_hand(x):
+            optimizer.zero_grad()
+            loss = build(x)
+            optimizer.step()
+            return loss
+
+        run = Function(build, optimizer, model=model) if form == "graph" else by_hand
+        return [run(torch.randn(5, 4)).item() for _ in range(3)], list(model.parameters())
+
+    found, expected = trained("graph"), trained("eager")
+    assert found[0] == expected[0]
+    assert all(map(torch.equal, found[1], expected[1]))
 
 
 def test_an_optimizer_over_the_parameters_of_a_proxy():

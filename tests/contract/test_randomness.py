@@ -141,6 +141,7 @@ def test_what_a_program_cannot_repeat_is_refused(name):
     assert random.getstate() == python
 
 
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
 def test_another_thread_has_the_real_states():
     found = []
 

@@ -99,8 +99,7 @@ case(
     lambda: trained(written),
     name="one_that_writes",
     forms="graph",
-    served=0,
-    says="no program can be made of it",
+    serves=True,
 )
 case(
     lambda: trained(lambda model, batch: noisy(model(batch).detach()) * model(batch)),
@@ -295,6 +294,7 @@ def test_compiled_functions_run_uncompiled_in_recorded_and_eager_steps():
     graph(*data())
 
 
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
 def test_compiled_functions_of_other_threads_stay_compiled():
     def spy(graph_module, _):
         seen.append(threading.get_ident())
