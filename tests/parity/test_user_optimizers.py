@@ -151,9 +151,9 @@ ROWS = {
     "counts in Python": row(CountsInPython, tg.step, 7),
     "a shared counter": row(LateSharedCounter, tg.step, 7),
     "state in groups": row(StateInGroups, tg.step, 8),
-    "a wrapped one": row(Wraps, tg.step, 6, changes),
+    "a wrapped one": row(Wraps, tg.step, 7, changes),
     "a wrapped one that the step names": row(
-        Wraps, tg.step, 7, changes, held=lambda optimizers: optimizers[0].inner
+        Wraps, tg.step, 8, changes, held=lambda optimizers: optimizers[0].inner
     ),
     "objects, loaded in the middle": row(Grafts, plainly, 5, loads),
     "a tensor in the state, loaded in the middle": row(CountsInState, plainly, 8, loads),
@@ -194,7 +194,7 @@ class NeedsClosure(Each):
     ("kind", "error", "match"),
     [
         (NeedsClosure, UnsupportedOptimizer, "closure"),
-        (CountsElsewhere, TypeError, "Decimal"),
+        (CountsElsewhere, UnsupportedOptimizer, "Decimal"),
     ],
 )
 def test_a_step_that_is_not_taken_changes_nothing(kind, error, match):

@@ -204,13 +204,6 @@ def what_distributions_check(path):
     return weighs(weight, lambda: Distribution.set_default_validate_args(True))
 
 
-@case(eager="autocast is on around several calls")
-def casts_that_autocast_keeps(path):
-    step, _ = weighs(lambda: 1.0)
-    step.before = lambda: torch.set_autocast_enabled("cpu", True)
-    return step, nothing
-
-
 @case()
 def an_attribute_of_a_class_of_torch(path):
     net, norm = nn.Linear(3, 2), nn.LayerNorm(2, elementwise_affine=False)

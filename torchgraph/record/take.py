@@ -420,7 +420,7 @@ class _Taking:
         self._numbers.leaked.plain_again(_left_in(met, trees))
         if loop_carried.refused is not None and self.observed:
             self._recorder.refuse(loop_carried.refused)
-        after = self._step.again(self.own_update.own.unknown)
+        after = self._step.again(self.own_update.own.adopted)
         replaced, why = renewed(self._step, after) if self.observed else (frozenset[str](), "")
         if why:
             self._recorder.give_up(why)
@@ -457,7 +457,7 @@ class _Taking:
                 loop_carried.together,
             ),
             extra=tensors[len(values) :],
-            adopted=self.own_update.own.unknown,
+            adopted=self.own_update.own.adopted,
             repeated=loop_carried.repeated,
             strays=loop_carried.strays,
             numbers=loop_carried.numbers

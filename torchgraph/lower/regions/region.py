@@ -122,10 +122,10 @@ class Region:
         return outputs
 
 
-def _mixes_dtypes(node: fx.Node) -> bool:
-    """True for a result of an op over floats of several dtypes, as a norm under autocast.
+def is_given_another_dtype(node: fx.Node) -> bool:
+    """True for a result of an op over floats of several dtypes, as a norm's gradient.
 
-    What the op is decomposed into may give another dtype than the op: that of its weights.
+    What the op is decomposed into, and computes on fakes, may have the dtype of its weights.
     """
     value = node.meta["val"]
     op = node.all_input_nodes[0] if node.target is operator.getitem else node
@@ -133,7 +133,12 @@ def _mixes_dtypes(node: fx.Node) -> bool:
         return False
     tensors = [one for source in op.all_input_nodes for one in tensors_of(source.meta.get("val"))]
     dtypes = {one.dtype for one in tensors if one.is_floating_point() and one.ndim}
-    return len(dtypes) > 1 and value.is_floating_point()
+    if len(dtypes) < 2 or not value.is_floating_point():
+        return False
+    args, kwargs = fx.map_arg((op.args, op.kwargs), lambda source: source.meta["val"])
+    found = op.target(*args, **kwargs)
+    made = found if op is node else found[node.args[1]]
+    return bool(made.dtype != value.dtype)
 
 
 def _with_strides(value: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
@@ -175,7 +180,7 @@ class RegionGraph:
             self._unpack_numbers()
         for node in self._nodes:
             made = self._copy(node)
-            if _mixes_dtypes(node):
+            if is_given_another_dtype(node):
                 made = self._graph.call_function(aten.to.dtype, (made, node.meta["val"].dtype))
                 made.meta["val"] = node.meta["val"]
             self._copies[node] = made

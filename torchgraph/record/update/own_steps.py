@@ -211,6 +211,15 @@ class OwnSteps:
         run.__qualname__ = getattr(closure, "__qualname__", type(closure).__qualname__)
         return ((run, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": run})
 
+    @property
+    def adopted(self) -> list[Optimizer]:
+        """The optimizers to include in later scans: unknown ones, and those that a Graph keeps.
+
+        A function's are found by their names; of a Graph, those that outlive the step are kept.
+        """
+        kept = () if self._step.own_update else tuple(self._made)
+        return [*self.unknown, *kept]
+
     def put_back(self) -> None:
         """Restore schedulers and the values that they set."""
         for held, before in reversed(self._before):
