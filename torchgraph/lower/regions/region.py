@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -136,7 +136,8 @@ def is_given_another_dtype(node: fx.Node) -> bool:
     if len(dtypes) < 2 or not value.is_floating_point():
         return False
     args, kwargs = fx.map_arg((op.args, op.kwargs), lambda source: source.meta["val"])
-    found = op.target(*args, **kwargs)
+    target: Any = op.target
+    found = target(*args, **kwargs)
     made = found if op is node else found[node.args[1]]
     return bool(made.dtype != value.dtype)
 
