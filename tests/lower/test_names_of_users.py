@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torchgraph as tg
+from tests.cases.plays import descent
 
 OWN = ["rows", "columns", "shared", "inputs", "row_number", "step", "keyed", "keyed_0", "_", "__"]
 PYTHONS = ["None", "True", "lambda", "self", "torch", "zip", "enumerate", "len", "__class__"]
@@ -30,13 +31,7 @@ class Keyed(torch.optim.Optimizer):
 
 
 def losses_and_step(model, optimizer, width, *, graph):
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = descent(model, optimizer)
     if graph:
         step = tg.step(step)
         step.config.set_backend("aten")

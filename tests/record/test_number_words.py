@@ -235,20 +235,43 @@ def test_whatever_pythons_own_number_has_a_moving_one_has_too(moving, kind):
     assert own - mine - never - {"__getnewargs__"} == set()
 
 
-def test_a_step_that_has_changed_what_is_not_its_own_is_not_run_again():
-    seen = []
+SEEN: list[int] = []
 
-    class Own(torch.optim.Optimizer):
-        @torch.no_grad()
-        def step(self, closure=None):
-            seen.append(1)
-            for group in self.param_groups:
-                last = deque(range(9), maxlen=group["n"])
-                for parameter in group["params"]:
-                    parameter.add_(parameter.grad, alpha=-0.1 * len(last))
 
+class Counted(torch.optim.Optimizer):
+    """Counts its steps in a list that is not its own."""
+
+    def __init__(self, parameters, use):
+        super().__init__(parameters, {"n": 3})
+        self.use = use
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        SEEN.append(1)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-0.1 * self.use(group["n"]))
+
+
+def refuses(number):
+    raise ValueError("the user's own")
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "match"),
+    [
+        (
+            lambda number: len(deque(range(9), maxlen=number)),
+            tg.errors.UnsupportedOptimizer,
+            r"(?s)maxlen.*int\(number\)",
+        ),
+        (refuses, ValueError, "the user's own"),
+    ],
+)
+def test_a_step_that_has_changed_what_is_not_its_own_is_not_run_again(use, error, match):
+    SEEN.clear()
     model = torch.nn.Linear(2, 2)
-    optimizer = Own(model.parameters(), {"n": 3})
+    optimizer = Counted(model.parameters(), use)
 
     @tg.step
     def step(x):
@@ -257,8 +280,8 @@ def test_a_step_that_has_changed_what_is_not_its_own_is_not_run_again():
         optimizer.step()
 
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(tg.errors.UnsupportedOptimizer, match=r"(?s)maxlen.*int\(number\)"):
+    with pytest.raises(error, match=match):
         step(torch.ones(2, 2))
-    assert len(seen) == 1
+    assert len(SEEN) == 1
     assert all(map(torch.equal, before.values(), model.state_dict().values()))
     assert optimizer.param_groups[0]["n"] == 3

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import torchgraph as tg
+from tests.cases.plays import descent
 
 CALLS = 6
 
@@ -39,13 +40,7 @@ def run(use, *, graph, fallback=True):
     model = torch.nn.Linear(2, 2)
     optimizer = Handing(model.parameters(), use)
 
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = descent(model, optimizer)
     if graph:
         step = tg.step(step)
         step.config.set_backend("aten")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torchgraph as tg
+from tests.cases.plays import descent
 
 FORMS = {
     "list": lambda p: [p.numel()],
@@ -48,13 +49,7 @@ def run(form, first, *, graph):
     model = torch.nn.Sequential(*layers, torch.nn.LayerNorm(3), torch.nn.Linear(3, 3))
     optimizer = Shaped(model.parameters(), form, first)
 
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = descent(model, optimizer)
     if graph:
         step = tg.step(step)
         step.config.set_backend("aten")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -15,6 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import library
 from ..._torch import storage_id
@@ -66,7 +66,7 @@ class OwnSteps:
         """Tensors in the param groups of optimizers whose schedulers have stepped."""
         self.unknown: list[Optimizer] = []
         """Optimizers unknown to the scan of the step, which the next scan includes."""
-        self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._made: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
         """Optimizers that the step itself makes: their steps are ops like others."""
         self.scaler_reads: list[Read] = []
         """(name, scaler, attribute, value) of the state from which scalers update."""
@@ -153,7 +153,7 @@ class OwnSteps:
         def init(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
             original(optimizer, *args, **kwargs)
             if threading.get_ident() == self._thread:
-                self._made.add(optimizer)
+                self._made[optimizer] = None
 
         return init
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..._torch.listening import is_listening, not_listening
 from ...errors import GraphError, UnsupportedOptimizer
@@ -33,7 +33,7 @@ _HELD = (dict, list, set, deque)
 REJECTIONS = (TypeError, AttributeError, RuntimeError)
 """Exceptions raised by code that rejects symbolic numbers."""
 
-_caught_plain: WeakKeyDictionary[Optimizer, set[Any]] = WeakKeyDictionary()
+_caught_plain: MutableMapping[Optimizer, set[Any]] = WeakIdKeyDictionary()
 """By optimizer, the errors that its step has also caught over plain numbers."""
 
 
@@ -175,6 +175,8 @@ def _trying(
             with not_listening():
                 trial.put_back()
             if undo.moved() != before:  # changed outside of the optimizer, a global perhaps
+                if not _rejects(error):
+                    raise  # the user's own
                 raise UnsupportedOptimizer(
                     f"{_said(optimizer, error)}. By then it has changed what is not its own, and "
                     "cannot run again.",
@@ -193,6 +195,12 @@ def _trying(
     # A scheduler made meanwhile wraps the patched method for good.
     vars(step)["__func__"] = getattr(original, "__func__", original)
     return step
+
+
+def _rejects(error: BaseException) -> bool:
+    """True for an error that a symbolic number may have caused: it names one, or its class."""
+    names = any(kind.__name__ in str(error) for kind in (number.Number, number.Integer))
+    return names or isinstance(error, (TypeError, _Caught))
 
 
 def _said(optimizer: Optimizer, error: object) -> str:
