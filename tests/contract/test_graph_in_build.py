@@ -48,6 +48,32 @@ def test_an_optimizer_that_a_check_added_is_gone_with_it():
     assert graph.last_lr == [0.1, 0.1]
 
 
+class Keeping(tg.Graph):
+    """It makes an optimizer of its body on the way, and does not step it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.spare: optim.Optimizer | None = None
+        self.add_optimizer(optim.SGD(self.head.parameters(), lr=0.1))
+
+    def build(self, x, y):
+        if self.spare is None:
+            self.spare = optim.SGD(self.body.parameters(), lr=0.1)
+        loss = (self.head(self.body(x)) - y).square().mean()
+        loss.backward()
+        return loss
+
+
+def test_an_optimizer_that_build_only_keeps_is_not_stepped():
+    graph, x, y = Keeping(), torch.randn(5, 3), torch.randn(5, 1)
+    body, head = graph.body.weight.clone(), graph.head.weight.clone()
+    for _ in range(4):
+        graph(x, y)
+    assert torch.equal(graph.body.weight, body)
+    assert not torch.equal(graph.head.weight, head)
+
+
 class Looking(tg.Graph):
     """Its build looks at the Graph."""
 

@@ -290,7 +290,8 @@ class LiveStep:
         """Take note of optimizers that `build` has stepped, and of places; True for new places."""
         known = len(self._strays) + len(self.rebound) + len(self.numbers) + self.reads_values
         self.trained.own_update |= outcome.own_update
-        self.optimizers.extend(outcome.adopted)
+        known_ids = set(map(id, self.optimizers))  # `build` may have added what it steps
+        self.optimizers.extend(one for one in outcome.adopted if id(one) not in known_ids)
         self._strays.update({stray.key: stray for stray in outcome.strays})
         if self.own_update and self.last_call is not None:
             self.rebound.update(rebound_between(self.last_call[0], outcome))

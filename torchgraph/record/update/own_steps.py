@@ -215,9 +215,10 @@ class OwnSteps:
     def adopted(self) -> list[Optimizer]:
         """The optimizers to include in later scans: unknown ones, and those that a Graph keeps.
 
-        A function's are found by their names; of a Graph, those that outlive the step are kept.
+        A function's are found by their names; of a Graph whose `build` steps optimizers itself,
+        those that outlive the step are kept. One that `build` only adds is the Graph's to step.
         """
-        kept = () if self._step.own_update else tuple(self._made)
+        kept = tuple(self._made) if self.began and not self._step.own_update else ()
         return [*self.unknown, *kept]
 
     def put_back(self) -> None:
