@@ -54,12 +54,12 @@ class Keeping(tg.Graph):
     def __init__(self) -> None:
         super().__init__()
         self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
-        self.spare: optim.Optimizer | None = None
+        self.spares: list[optim.Optimizer] = []
         self.add_optimizer(optim.SGD(self.head.parameters(), lr=0.1))
 
     def build(self, x, y):
-        if self.spare is None:
-            self.spare = optim.SGD(self.body.parameters(), lr=0.1)
+        if not self.spares:
+            self.spares.append(optim.SGD(self.body.parameters(), lr=0.1))
         loss = (self.head(self.body(x)) - y).square().mean()
         loss.backward()
         return loss
