@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from typing import Any
 
 _ABSENT: Any = object()
@@ -28,6 +27,15 @@ class _OfThread(threading.local):
 _here = _OfThread()
 
 
+def _forget(change: _Change) -> None:
+    """Take a patch off the list: the last one, where blocks end in their order."""
+    active = _here.active
+    if active and active[-1] is change:
+        active.pop()
+    else:
+        active[:] = [one for one in active if one is not change]
+
+
 @contextmanager
 def liftable(put: Callable[[], object], take: Callable[[], object]) -> Iterator[None]:
     """Let `lifted` blocks in the block call ``take`` as they begin, and ``put`` as they end."""
@@ -36,7 +44,7 @@ def liftable(put: Callable[[], object], take: Callable[[], object]) -> Iterator[
     try:
         yield
     finally:
-        _here.active[:] = [one for one in _here.active if one is not change]
+        _forget(change)
 
 
 @contextmanager
@@ -70,22 +78,37 @@ def in_force() -> Iterator[None]:
         _here.aside.append(held)
 
 
-@contextmanager
-def patched(holder: Any, name: str, value: object, *, lifts: bool = True) -> Iterator[None]:
+class patched:
     """Have ``holder.name`` be ``value`` in the block; for classes written in C, too.
 
     Not ``lifts``: also in `lifted` blocks.
     """
-    before = vars(holder).get(name, _ABSENT)
-    back = partial(delattr, holder, name) if before is _ABSENT else None
-    take = back or partial(setattr, holder, name, before)
-    put = partial(setattr, holder, name, value)
-    put()
-    try:
-        with liftable(put, take) if lifts else nullcontext():
-            yield
-    finally:
-        take()
+
+    __slots__ = ("_before", "_change", "_holder", "_lifts", "_name", "_value")
+
+    def __init__(self, holder: Any, name: str, value: object, *, lifts: bool = True) -> None:
+        self._holder, self._name, self._value, self._lifts = holder, name, value, lifts
+
+    def __enter__(self) -> None:
+        self._before = vars(self._holder).get(self._name, _ABSENT)
+        self._change: _Change = (self._put, self._take)
+        self._put()
+        if self._lifts:
+            _here.active.append(self._change)
+
+    def __exit__(self, *_: object) -> None:
+        if self._lifts:
+            _forget(self._change)
+        self._take()
+
+    def _put(self) -> None:
+        setattr(self._holder, self._name, self._value)
+
+    def _take(self) -> None:
+        if self._before is _ABSENT:
+            delattr(self._holder, self._name)
+        else:
+            setattr(self._holder, self._name, self._before)
 
 
 @contextmanager

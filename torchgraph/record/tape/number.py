@@ -23,14 +23,15 @@ import torch
 
 from ..._torch import OpOverload, schema_of
 from ..._torch.symbolic import symbolic_function
-from ...objects import is_a
 from .node import Node, Writer, known
 from .tape import Args, Kwargs, Ref
+
+_SYMBOLIC = (torch.SymFloat, torch.SymInt)
 
 
 def node_of(number: object) -> Node | None:
     """The node of a symbolic number, also inside a class of torch's C++; None for others."""
-    if is_a(number, torch.SymFloat) or is_a(number, torch.SymInt):
+    if issubclass(type(number), _SYMBOLIC):  # by the type alone, as `is_a`
         node = vars(number).get("node")
         return node if isinstance(node, Node) else None
     return None
