@@ -281,17 +281,73 @@ def test_compiled_modules_run_uncompiled(name):
     assert same(*models)
 
 
-def test_compiled_functions_run_uncompiled_in_recorded_and_eager_steps():
+class Spy:
+    """A backend that counts what it compiles, and the runs of that."""
+
+    def __init__(self):
+        self.compiled = self.runs = 0
+
+    def __call__(self, graph_module, inputs):
+        def run(*args: Any) -> object:
+            self.runs += 1
+            return graph_module.forward(*args)
+
+        self.compiled += 1
+        return run
+
+
+def test_compiled_functions_run_uncompiled_in_recorded_steps():
     compiled = torch.compile(double, backend=never, fullgraph=True)
     model = nn.Linear(4, 2)
     graph = Function(lambda x: compiled(model(x)), model=model)
     with counters.expect(replays=5):
         assert all(torch.equal(graph(x), double(model(x))) for x in data(7))
-    graph = Function(lambda x: compiled(x) * torch.rand(4, generator=torch.Generator()))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_compiled_modules_run_compiled_in_steps_that_stay_in_eager(trains):
+    """Without graph breaks, though classes of torch are watched in such calls of a Graph."""
+    backend = Spy()
+    model = torch.compile(Net(), backend=backend, fullgraph=True)
+    own = torch.Generator()
+
+    def build(x):
+        loss = (model(x) * torch.rand(1, generator=own)).sum()
+        if trains:
+            loss.backward()
+        return loss
+
+    graph = Function(build, *([adam(model)] if trains else ()), model=model)
     graph.config.set_fallback("eager")
     with pytest.warns(EagerWarning):
         graph(*data())
-    graph(*data())
+    assert not backend.compiled
+    for x in data(4):
+        graph(x)
+    assert (backend.compiled, backend.runs) == (1, 4)
+
+
+@pytest.mark.parametrize("kind", ["custom_op", "library"])
+def test_compiled_functions_run_compiled_in_custom_ops(kind):
+    """A program calls the op, and its kernel is what it is in eager; looks are no others."""
+    backend = Spy()
+    compiled = torch.compile(double, backend=backend, fullgraph=True)
+    name = f"torchgraph_submodules::compiled_{kind}"
+    if kind == "custom_op":
+
+        @torch.library.custom_op(name, mutates_args=())
+        def op(x: torch.Tensor) -> torch.Tensor:
+            return compiled(x)
+    else:
+        LIBRARY.define("compiled_library(Tensor x) -> Tensor")
+        LIBRARY.impl("compiled_library", compiled, "CPU")
+        op = torch.ops.torchgraph_submodules.compiled_library
+
+    graph = Function(lambda x: op(x) + 1)
+    with counters.expect(replays=6):
+        assert all(torch.equal(graph(x), double(x) + 1) for x in data(8))
+    assert backend.runs >= 8
+    assert backend.compiled <= 2  # Dynamo looks at the dispatch keys of a recorded call
 
 
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")

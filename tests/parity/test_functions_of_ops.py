@@ -5,6 +5,7 @@ Eager traces their functions for the gradients in each call: a few calls are eno
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import torchgraph as tg
 from tests.cases.plays import Play, adam, pairs, singles, trains
 from tests.cases.table import Table
-from torchgraph.errors import NoProgram
+from torchgraph.errors import EagerWarning, NoProgram
 
 case = Table(least=1, says=None)
 
@@ -200,3 +202,56 @@ def within_vmap():
 @pytest.mark.filterwarnings("ignore:flex_attention called without", "ignore:return_lse is")
 def test_ops_with_functions(case):
     case.check()
+
+
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_attention_that_is_compiled_is_left_to_eager(monkeypatch, trains):
+    """There it holds no scores; in each call, also in that which is recorded, it is fused."""
+    flex = importlib.import_module("torch.nn.attention.flex_attention")
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)  # for gradients on a CPU
+    debugging = importlib.import_module("torch._dynamo.backends.debugging")
+    plain, backend, fused = debugging.aot_eager, [], []
+
+    def counted(graph_module, inputs):
+        backend.append(graph_module)
+        run = plain(graph_module, inputs)
+
+        def call(*args: Any) -> object:
+            fused.append(args)
+            return run(*args)
+
+        return call
+
+    def steps(make):
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        model, bias = nn.Linear(4, 4), torch.randn(5, 5)
+        optimizer = adam(model)
+
+        @functools.partial(torch.compile, backend=counted)
+        def attended(x):
+            query = model(x).view(5, 2, 2).transpose(0, 1)[None]
+            return flex.flex_attention(  # here
+                query, query, query, score_mod=lambda s, b, h, i, j: s + bias[i, j]
+            )
+
+        def step(x):
+            with torch.set_grad_enabled(trains):
+                loss = attended(x).square().sum()
+            if trains:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            return loss
+
+        run = make(step)
+        return [run(x).clone() for (x,) in singles(5)]
+
+    expected = steps(lambda step: step)
+    fused.clear()
+    with pytest.warns(EagerWarning, match=r"flex_attention .*torch\.compile.*here"):
+        found = steps(tg.step)
+    assert all(map(torch.equal, expected, found))
+    assert len(fused) == 5
+    assert all("flex_attention" in one.print_readable(print_output=False) for one in backend)

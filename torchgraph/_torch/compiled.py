@@ -13,17 +13,20 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import torch
 import torch._dispatch.python
-from torch._higher_order_ops import utils
+from torch._higher_order_ops import flex_attention, utils
 from torch._higher_order_ops.partitioner import HopGraphMinCutPartitioner
 
 from .listening import is_listening, listening_again, not_listening
 from .names import in_force, lifted, patched
 
 _FRAMES = "torch._dynamo.eval_frame"
+_OURS = str(Path(__file__).parents[1])
 _Compiles = Callable[..., Callable[..., object]]
 
 
@@ -38,6 +41,16 @@ def uncompiled() -> AbstractContextManager[object]:
         return stance  # for all threads
     _patch_dynamo(frames)
     return _plain
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Let compiled functions run compiled where names of torch stand for something else."""
+    frames: object = sys.modules.get(_FRAMES)
+    if hasattr(frames, "_callback_from_stance"):
+        _patch_dynamo(frames)
+    with _watched:
+        yield
 
 
 def _patch_dynamo(frames: object) -> None:
@@ -85,7 +98,7 @@ class _Uncompiled(threading.local):
         self.depth -= 1
 
 
-_plain = _Uncompiled()
+_plain, _watched = _Uncompiled(), _Uncompiled()
 _patched_dynamo: list[object] = []
 
 
@@ -102,9 +115,60 @@ def _compiled(depth: int = 0) -> Iterator[None]:
 def _unless_uncompiled(original: Callable[..., object], value: object) -> Callable[..., object]:
     @functools.wraps(original)
     def call(*args: object) -> object:
-        return value if _plain.depth else original(*args)
+        within = _plain.depth and callable(args[0]) and _is_within_op()
+        if not _plain.depth or within:
+            found = original(*args)
+            watched = within or _watched.depth
+            return _lifting(found) if watched and callable(found) else found
+        if value is None:
+            _run_compiled.add(sys._getframe(1).f_code)
+        return value
 
     return call  # it stays there: to put it there anew takes 30 us
+
+
+def _is_within_op() -> bool:
+    """True in the kernel of an op of the user's, which a program calls as a whole."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
+        if frame.f_code in _CALLS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_CALLS = {torch._ops.OpOverload.__call__.__code__, torch._ops.OpOverloadPacket.__call__.__code__}
+
+
+def _lifting(callback: Callable[..., object]) -> Callable[..., object]:
+    """Dynamo's own reader of functions, with torch as it is, for functions that are not ours."""
+    frames: Any = sys.modules[_FRAMES]
+
+    def read(frame: Any, *args: object) -> object:
+        if frame.f_code.co_filename.startswith(_OURS):
+            return frames.ConvertFrameReturn()  # to be run as it is
+        with lifted():
+            return callback(frame, *args)
+
+    vars(read)["_torchdynamo_orig_backend"] = callback  # by which Dynamo knows what it has compiled
+    return read
+
+
+_run_compiled: set[CodeType] = set()
+"""The code of Dynamo's that runs compiled functions, and those that are not to be compiled."""
+
+
+def _backend_around() -> Any:
+    """The backend of the innermost function around that the user has compiled; None for none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in _run_compiled:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    frames: Any = sys.modules[_FRAMES]
+    with _compiled():
+        backend = frames._callback_from_stance(getattr(frame.f_locals["self"], "callback", None))
+    return frames.innermost_backend(backend) if backend else None
 
 
 _DYNAMO = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0}
@@ -191,6 +255,16 @@ def _as_anywhere(original: Callable[[], AbstractContextManager[Any]]) -> Callabl
                 yield stack.enter_context(original())
                 return
             follower = _here.follower
+            # This frame, contextlib's, and torch's function that hands functions to an op.
+            fused = sys._getframe(2).f_code.co_name == "flex_attention"
+            if fused and follower is not None and (backend := _backend_around()) is not None:
+                follower.refuse_fused()
+                stack.enter_context(lifted())
+                stack.enter_context(not_listening())
+                stack.enter_context(original())
+                stack.enter_context(_fused_by(backend))
+                yield backend
+                return
             transformed = torch._C._functorch.peek_interpreter_stack() is not None
             if transformed and follower is not None:  # Dynamo takes no backend but its own there
                 follower.refuse_transformed()
@@ -202,6 +276,28 @@ def _as_anywhere(original: Callable[[], AbstractContextManager[Any]]) -> Callabl
             yield backend if transformed else _heard(backend)
 
     return environment
+
+
+@contextmanager
+def _fused_by(backend: Any) -> Iterator[None]:
+    """Have torch's own `torch.compile` of `flex_attention` be one by ``backend`` in the block."""
+    original: Callable[..., Any] = torch.compile
+
+    def compiles(function: object, **options: Any) -> Callable[..., object]:
+        vars(torch)["compile"] = original  # Dynamo reads it
+        compiled: Callable[..., object] = original(_attention, **{**options, "backend": backend})
+        return compiled
+
+    with patched(torch, "compile", compiles, lifts=False):
+        yield
+
+
+def _attention(*args: Any) -> object:
+    """`flex_attention`, with the results that are wanted: not each kernel knows of others."""
+    found = flex_attention(*args)
+    wanted = args[-1]
+    some = any(wanted.get(name) for name in ("OUTPUT_LOGSUMEXP", "OUTPUT_MAX"))
+    return found if some else (found[0], None, None)
 
 
 @functools.lru_cache(maxsize=8)
@@ -232,6 +328,9 @@ class Follower(Protocol):
 
         Dynamo has read their lines, and Python has run none of them.
         """
+
+    def refuse_fused(self) -> None:
+        """`flex_attention` is about to run unheard, in a function that the user has compiled."""
 
     def refuse_transformed(self) -> None:
         """One is about to run unheard, within a transform of torch.func."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from .._torch.compiled import uncompiled
 from .._torch.consumed import Consumed
 from .._torch.kept_casts import casting_anew
 from ..collection import paused
@@ -56,7 +55,7 @@ class EagerPath:
         token, own = in_build.set(True), vars(live.owner)  # no more than has to be, in one place
         own["_bare"] = True
         try:
-            with uncompiled(), casting_anew(), Consumed() as roots:
+            with casting_anew(), Consumed() as roots:
                 returned = live.build(*args, **kwargs)
         finally:
             own["_bare"] = False
@@ -118,7 +117,7 @@ class EagerPath:
         live = self._live
         live.progress.count(serves)
         around = (
-            *(self._together.recorded_call(None), live.building(), uncompiled()),
+            *(self._together.recorded_call(None), live.building()),
             *(live.opened(not live.own_update), live.replicated(step)),
         )
         with ExitStack() as stack:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import amp
-from .._torch.compiled import uncompiled
+from .._torch.compiled import uncompiled, watched
 from ..amp import Scaler
 from ..blocks.block import BlockTree
 from ..blocks.holder import ModuleHolder
@@ -324,15 +324,22 @@ class LiveStep:
         observed: bool,
         strict: bool = False,
         owned: Sequence[torch.Tensor] = (),
+        *,
+        compared: bool = False,
     ) -> Outcome:
-        """Run a call in eager. ``observed``: record it; the others are those of `record.take`."""
+        """Run a call in eager. ``observed``: record it; the others are those of `record.take`.
+
+        ``compared``: a program is to come to the same.
+        """
         if self.config.options.micro_batches > 1:  # each of them moves the numbers
             step = step.without_numbers()
         given = call.unbound
         opened = self.opened(not self.own_update)
         replicated = self.replicated(step)
+        # A call that is neither is the user's own, compiled where he has compiled it.
+        plain = uncompiled() if observed or compared else watched()
         with ExitStack() as stack:
-            for one in (self._taken_back(), self.building(), uncompiled(), opened, replicated):
+            for one in (self._taken_back(), self.building(), plain, opened, replicated):
                 stack.enter_context(one)
             observer = stack.enter_context(self._announced(call, observed))
             outcome = take(

@@ -174,7 +174,7 @@ class Reruns:
         return twin if twin.refit(self._live.scan()) else None
 
     def _in_eager_again(self, call: Call) -> RerunStep:
-        outcome = self._live.take(self._live.scan(), call.noted(), False)
+        outcome = self._live.take(self._live.scan(), call.noted(), False, compared=True)
         self._live.signals.torn = ""
         stepped = outcome.stepped_of(self._live.optimizers) if self._live.optimizers else []
         if self._live.optimizers:

@@ -160,7 +160,7 @@ class SpotChecker:
             return self._bare(replay, call, free, patched=patched)
         with self._live.scaler_started(), paused():  # a Graph that raises is put back
             step, meets = self._live.scan(), self._together.takes_part
-            outcome = self._live.take(step, call, meets, False, free)
+            outcome = self._live.take(step, call, meets, False, free, compared=True)
             stepped = outcome.stepped_of(self._live.optimizers) if self._live.optimizers else []
         if not outcome.stepped or outcome.eager:
             return EagerCall(outcome.returned, None, outcome.loss, stepped)

@@ -130,6 +130,10 @@ class Recorder:
         self.gave_up = self.gave_up or why
         self.draws.give_up()
 
+    def refuse_fused(self) -> None:
+        """Leave a step to eager whose attention the user has compiled: eager holds no scores."""
+        self.give_up(refusals.fused(self._trail.here()), lenient=True)
+
     def refuse_transformed(self) -> None:
         """Refuse an op with functions in `torch.func.vmap` and its like."""
         self.refuse(refusals.in_a_transform(self._trail.here()))

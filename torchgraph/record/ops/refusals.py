@@ -89,6 +89,16 @@ def scaler_calls(
         yield
 
 
+def fused(at: Provenance) -> str:
+    """Why there is no program: `flex_attention` in a function that `torch.compile` compiled."""
+    where = f" (at {at.line})" if at.line else ""
+    return (
+        f"{_who(at)} calls flex_attention in a function that torch.compile has compiled{where}, "
+        "and a program would have its dense formula, which holds the scores of all pairs. Calls "
+        "run as you have compiled them; call flex_attention itself to have a program all the same"
+    )
+
+
 def in_a_transform(at: Provenance) -> NoProgram:
     """The refusal of an op that takes functions, in a transform of torch.func."""
     return NoProgram(
