@@ -144,7 +144,7 @@ class Graph(ModuleHolder):
             check_sparse(optim)
         if lr_sch is not None:
             live.schedulers.add(optim, lr_sch)
-        live.optimizers.append(optim)
+        live.add(optim)
         for line in user_frames(frame=sys._getframe(1)):
             added_at[optim] = line
         is_sparse = is_sparse or self.config.options.sparse_update

@@ -7,6 +7,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
+from tests.support import replays, same_bits
 from torchgraph.errors import GraphNotInitialized, NestedGraph
 
 
@@ -72,6 +73,78 @@ def test_an_optimizer_that_build_only_keeps_is_not_stepped():
         graph(x, y)
     assert torch.equal(graph.body.weight, body)
     assert not torch.equal(graph.head.weight, head)
+
+
+class Growing(tg.Graph):
+    """It trains its body, too, from a call on."""
+
+    def __init__(self, late: int | None = None, *, scheduled: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.calls, self.late, self.scheduled = 0, late, scheduled
+        self.add_optimizer(optim.SGD(self.head.parameters(), lr=0.1))
+
+    def unfreeze(self) -> None:
+        optimizer = optim.Adam(self.body.parameters(), lr=0.1)
+        rates = optim.lr_scheduler.ExponentialLR(optimizer, 0.5) if self.scheduled else None
+        self.add_optimizer(optimizer, lr_sch=rates)
+
+    def build(self, x, y):
+        if self.calls == self.late:
+            self.unfreeze()
+        self.calls += 1
+        loss = (self.head(self.body(x)) - y).square().mean()
+        loss.backward()
+        return loss
+
+
+def grown_in_eager(calls: int, since: int, x, y, *, scheduled: bool = False):
+    """The losses and the body of a `Growing` written out."""
+    torch.manual_seed(0)
+    body, head = nn.Linear(3, 4), nn.Linear(4, 1)
+    both = [optim.SGD(head.parameters(), lr=0.1), optim.Adam(body.parameters(), lr=0.1)]
+    rates = optim.lr_scheduler.ExponentialLR(both[1], 0.5 if scheduled else 1.0)
+    losses = []
+    for call in range(calls):
+        loss = (head(body(x)) - y).square().mean()
+        loss.backward()
+        for optimizer in both if call >= since else both[:1]:
+            optimizer.step()
+        if call >= since:
+            rates.step()
+        body.zero_grad()
+        head.zero_grad()
+        losses.append(loss.detach())
+    return losses, body
+
+
+@pytest.mark.parametrize("since", [1, 3, 5])
+def test_an_optimizer_that_is_added_between_calls_steps_from_then_on(since):
+    x, y = torch.randn(5, 3), torch.randn(5, 1)
+    expected, body = grown_in_eager(11, since, x, y)
+    graph, losses = Growing(), []
+    graph.config.set_look_again("off")
+    for call in range(11):
+        if call == since:
+            graph.unfreeze()
+        losses.append(graph(x, y))
+    assert same_bits(losses, expected)
+    assert torch.equal(graph.body.weight, body.weight)
+    assert max(one.runs for one in replays(graph)) >= 2
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("since", [0, 1, 5])
+def test_an_optimizer_that_build_adds_steps_from_that_call_on(since, scheduled):
+    x, y = torch.randn(5, 3), torch.randn(5, 1)
+    expected, body = grown_in_eager(11, since, x, y, scheduled=scheduled)
+    graph = Growing(since, scheduled=scheduled)
+    graph.config.set_look_again("off")
+    losses = [graph(x, y) for _ in range(11)]
+    assert same_bits(losses, expected)
+    assert torch.equal(graph.body.weight, body.weight)
+    assert max(one.runs for one in replays(graph)) >= 2
 
 
 class Looking(tg.Graph):

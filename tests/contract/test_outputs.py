@@ -182,3 +182,28 @@ def test_a_text_of_what_a_tensor_holds(show):
     graph = Function(lambda x: (SHOWN[show](held), x.cos())[1])
     settle(graph, torch.ones(2))
     assert graph.is_compiled
+
+
+TWO_OF_ONE: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "returned twice": lambda one, given: (one.detach(), one.detach()),
+    "put into an argument twice": lambda one, given: given.update(a=one.detach(), b=one.detach()),
+    "put there and returned": lambda one, given: (given.update(a=one.detach()), one.detach()),
+    "the same tensor": lambda one, given: [kept := one.detach(), kept],
+}
+
+
+@pytest.mark.parametrize("name", TWO_OF_ONE)
+def test_two_tensors_of_one_value_are_two_as_in_eager(name, recwarn):
+    def tensors(function: Callable[..., Any]) -> list[torch.Tensor]:
+        given: dict[str, Any] = {}
+        returned = function(torch.ones(3), given)
+        return [one for one in (*(returned or ()), *given.values()) if one is not None]
+
+    graph = Function(lambda x, given: TWO_OF_ONE[name](x.cos(), given))
+    graph.config.set_look_again(2)
+    one, two = tensors(lambda x, given: TWO_OF_ONE[name](x.cos(), given))
+    expected = one is two, True
+    with counters.expect(replays=6):
+        found = [tensors(graph) for _ in range(8)]
+    assert [(a is b, a.data_ptr() == b.data_ptr()) for a, b in found] == [expected] * 8
+    assert not list(recwarn)

@@ -68,6 +68,8 @@ class Trained:
     scaler: Scaler | None = None
     own_update: bool = False
     """True when `build` takes the optimizers' steps itself."""
+    added: tuple[int, ...] = ()
+    """The optimizers that the Graph was given, by id: programs are of these."""
 
 
 class LiveStep:
@@ -191,6 +193,11 @@ class LiveStep:
             reads_values=self.reads_values,
             schedulers=discover(self.build).schedulers if self.own_update else (),
         )
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Step an optimizer in each call, from this one on where `build` adds it."""
+        self.optimizers.append(optimizer)
+        self.trained.added += (id(optimizer),)
 
     def cover(self) -> bool:
         """Cut parameters into parts, where that is wanted; True when there was one."""
@@ -357,6 +364,7 @@ class LiveStep:
                 may_rest=self.progress.step > 0,
                 warned=self._warned_modules,
                 built=self._built,
+                optimizers=self.optimizers,
             )
         if observer is not NOBODY:
             announce.returned(self.printer(), self.name, outcome.returned)

@@ -65,7 +65,8 @@ class Programs:
 
     def _surroundings(self) -> tuple[Any, ...]:
         """The parts of a key besides the call."""
-        return (ambient(), self.live.config.options, self.live.build_function)
+        live = self.live
+        return (ambient(), live.config.options, live.build_function, live.trained.added)
 
     def why_eager(self, call: Call) -> str:
         """Why calls of this signature stay in eager; empty where they may have a program."""
@@ -237,11 +238,12 @@ class Programs:
 
     @contextmanager
     def with_states(self, call: Call) -> Iterator[None]:
-        """In the block, states exist that a first step makes: one runs before, undone after."""
+        """In the block, all is there that a first step makes: one runs before, undone after."""
         with ExitStack() as stack:
             if self.find(call) is None:
                 outcome = self.dry_outcome(call)
-                if not outcome.stable and (outcome.own_update or not outcome.step.has_gradients()):
+                begins = outcome.passing or not outcome.stable
+                if begins and (outcome.own_update or not outcome.step.has_gradients()):
                     self.live.take(stack.enter_context(self.undone(call)), call, False)
             yield
 

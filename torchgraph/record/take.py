@@ -70,13 +70,15 @@ def take(
     may_rest: bool = False,
     strict: bool = False,
     owned: Sequence[torch.Tensor] = (),
+    optimizers: Sequence[torch.optim.Optimizer] = (),
 ) -> Outcome:
     """Record one eager step: ``build``, its backward passes, the optimizers' own steps.
 
     ``built`` is called before the update with whether the loss is returned. Not ``observed``: the
     tape is empty. ``may_rest``: a step without ``backward()`` updates nothing, else it is an error.
     ``strict``: what no program can hold is raised, else `Outcome.eager` says it. ``owned``: free
-    tensors, unknown in a step that is not observed; no result lies in their memory.
+    tensors, unknown in a step that is not observed; no result lies in their memory. ``optimizers``:
+    the live list of the Graph's, to which ``build`` may add.
 
     Raises:
         CaptureError and its kin, or what ``build`` raises: all is as before.
@@ -85,7 +87,7 @@ def take(
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
     taking.built, taking.warned, taking._calls.observer = built, warned, observer
     taking.may_rest = taking.own_update.late = may_rest
-    taking.owned = owned
+    taking.owned, taking.optimizers = owned, optimizers
     observer.begins(taking._recorder.tape, taking._inputs)
     try:
         taking.observed = not refused_early(step, taking._recorder, strict) and observed
@@ -158,6 +160,7 @@ class _Taking:
         self.built: Callable[[bool], None] = lambda returned: None
         self.warned: MutableSet[nn.Module] = set()
         self.owned: Sequence[torch.Tensor] = ()
+        self.optimizers: Sequence[torch.optim.Optimizer] = ()
         self.may_rest = self._rests = False
         self.observed = True
         """Micro-batches after the first are not recorded, and numbers are plain then."""
@@ -357,14 +360,17 @@ class _Taking:
         return found, values
 
     def _complete(self) -> None:
-        """Scan the step again where `build` has made parameters: of a lazy module, or more."""
+        """Scan the step again where `build` has added optimizers or made parameters."""
+        added = () if self.own_update else self.optimizers[len(self._step.optimizers) :]
         new = [] if self.own_update else [*made_in_build(self._step)]
+        if added:
+            self._recorder.give_up(f"the step adds {type(added[0]).__name__}", passing=True)
         if new:
             self._recorder.give_up(
                 f"{type(new[0]).__name__} updates a parameter that the step has made", passing=True
             )
-        if new or self._step.lazy:
-            self._step = self._step.again()
+        if added or new or self._step.lazy:
+            self._step = self._step.again(added)
 
     def _drop_gradients(self) -> None:
         """Clear gradients, also after a step that raised."""

@@ -24,6 +24,7 @@ class Commit:
         live: the leaves by fqn.
         renewed: the names of containers of optimizers that each step replaces by new ones.
         norms: is filled with the norm of each param group's gradients, if that option is set.
+        values: what the program returns for each of ``wanted``, as nodes.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Commit:
         live: Mapping[str, Leaf],
         norms: dict[str, torch.Tensor],
         renewed: AbstractSet[str] = frozenset(),
+        values: Sequence[object] = (),
     ) -> None:
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
@@ -47,6 +49,7 @@ class Commit:
         # The update of a plan gives the gradients that build returns, after all else.
         same = given == self.returned
         self._order = None if same else list(map(given.index, self.returned))
+        self._shared = _shared(zip(wanted, values, strict=False))
         numbered = enumerate(outputs)
         self._flags = [(i, out) for i, out in numbered if out.kind is OutputKind.SKIP]
 
@@ -59,7 +62,17 @@ class Commit:
             if optimizer_of(name) not in self.skipped:
                 assign(root, path, copy.copy(value_at(root, path)))
         returned = results if self._as_they_come else self._store(results)
-        return returned if self._order is None else [returned[i] for i in self._order]
+        if self._order is not None:
+            returned = [returned[i] for i in self._order]
+        return self._apart(returned) if self._shared else returned
+
+    def _apart(self, returned: Sequence[Any]) -> list[Any]:
+        """Results with one value, each a tensor of its own over the same memory, as in eager."""
+        found = list(returned)
+        for position, first in self._shared.items():
+            if isinstance(found[first], torch.Tensor):
+                found[position] = found[first].detach()
+        return found
 
     def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
         returned: list[torch.Tensor] = []
@@ -84,6 +97,14 @@ def _places(leaves: Iterable[Leaf], wanted: AbstractSet[str]) -> dict[str, tuple
             if isinstance(name, StateName) and name.around(levels) in wanted:
                 found[name.around(levels)] = (leaf.root, leaf.path[:-levels])
     return dict(sorted(found.items(), key=lambda item: len(item[1][1])))
+
+
+def _shared(outputs: Iterable[tuple[OutputSpec, object]]) -> dict[int, int]:
+    """Of the user's outputs, by position, those whose value an earlier one has, and that one's."""
+    values = [value for out, value in outputs if out.kind is OutputKind.USER]
+    first: dict[int, int] = {}
+    earlier = [first.setdefault(id(value), position) for position, value in enumerate(values)]
+    return {position: found for position, found in enumerate(earlier) if found != position}
 
 
 def _returned(outputs: Sequence[OutputSpec]) -> list[str]:

@@ -361,7 +361,8 @@ class Replay:
         live = self._binding.live
         wanted = self.program.signature.outputs
         renewed = self.guards.renewed
-        self._commit = Commit(self.executable.outputs, wanted, live, self.norms, renewed)
+        outputs, values = self.executable.outputs, self.program.results
+        self._commit = Commit(outputs, wanted, live, self.norms, renewed, values)
         path = self.captured.loss_path
         self._loss = None if path is None else self._commit.returned.index(path)
         self._gpus = gpus_drawn_on(self.program) if self._random else set()
