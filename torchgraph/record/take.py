@@ -50,6 +50,7 @@ from .tape.trail import Depth, Trail
 from .tape.watch import NOBODY, AttributeWatch, CallWatch, Observer, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
+from .update.outside import heard
 from .update.renewed import renewed
 from .update.update import Update, made_in_build, runs_users_code
 
@@ -134,7 +135,12 @@ class _Taking:
             step.replicas.refuse_write,
         )
         recorder.undo.raised = self._names.frames.raised
-        numbers.leaked.let_go = self._names.let_go
+        undo = recorder.undo
+        self._names.follow.trial = lambda: undo.trial
+        numbers.leaked.let_go = lambda: [
+            *self._names.let_go(),
+            *(undo.trial.holders() if undo.trial is not None else ()),
+        ]
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._asking = AmbientState(self._names, self._trail)
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
@@ -250,7 +256,9 @@ class _Taking:
         scripts = scripts_followed(self._step, self._recorder.give_up, lambda: self._trail.line)
         numbers = self._numbers.in_users_places() if self.observed else nullcontext()
         self._calls.observed = self.observed
-        with self._guarded(), self._calls.active(), scripts, numbers, self._read():
+        attempt = self._recorder.undo.trial if self.observed else None
+        hearing = nullcontext() if attempt is None else heard(attempt)
+        with self._guarded(), self._calls.active(), scripts, numbers, self._read(), hearing:
             returned = self._build(*call.args, **call.kwargs)
         if self.own_update:
             return returned
