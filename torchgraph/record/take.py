@@ -50,7 +50,6 @@ from .tape.trail import Depth, Trail
 from .tape.watch import NOBODY, AttributeWatch, CallWatch, Observer, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
-from .update.outside import heard
 from .update.renewed import renewed
 from .update.update import Update, made_in_build, runs_users_code
 
@@ -256,9 +255,7 @@ class _Taking:
         scripts = scripts_followed(self._step, self._recorder.give_up, lambda: self._trail.line)
         numbers = self._numbers.in_users_places() if self.observed else nullcontext()
         self._calls.observed = self.observed
-        attempt = self._recorder.undo.trial if self.observed else None
-        hearing = nullcontext() if attempt is None else heard(attempt)
-        with self._guarded(), self._calls.active(), scripts, numbers, self._read(), hearing:
+        with self._guarded(), self._calls.active(), scripts, numbers, self._read():
             returned = self._build(*call.args, **call.kwargs)
         if self.own_update:
             return returned

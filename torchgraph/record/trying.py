@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import NoProgram
 from ..lines import raised_at
 from ..live.inputs import Call
 from ..live.snapshot import Snapshot
@@ -21,7 +20,7 @@ from .compare.outcome import Outcome
 from .ops.undo import attempted
 from .side_effects.moved import items_of
 from .side_effects.stored_tensors import StoredTensors
-from .update.attempt import Attempt, Ended, may_be_for_a_number
+from .update.attempt import Attempt, Ended
 from .update.trial import REJECTIONS
 
 _HANDED = "a number that the step moves is handed to code that takes Python's own alone"
@@ -63,8 +62,6 @@ class Trying:
         self._take, self._snapshot = take, snapshot
         self._raised: set[Any] = set()
         """Errors that calls with plain numbers raised and caught in the user's lines."""
-        self._not_again = ""
-        """Why the numbers stay plain from now on."""
 
     def __call__(self, step: Step, call: Call, observed: bool, strict: bool) -> Outcome:
         """Take a call; `Outcome.plain` says why the numbers had to stay plain."""
@@ -72,25 +69,22 @@ class Trying:
             outcome = self._take(step, call, observed, strict)
             self._raised |= outcome.raised
             return outcome
-        attempt, why = Attempt("the step"), self._not_again
-        if not why:
-            before = Before(step, call, self._snapshot(step, call))
-            found, failed, why = self._symbolic(step, call, strict, attempt)
-            if found is not None and not why:
-                return found
-            before.put_back()
-            attempt.put_back()
-            self._refuse(attempt, failed, why)
+        attempt = Attempt("the step")
+        before = Before(step, call, self._snapshot(step, call))
+        found, why = self._symbolic(step, call, strict, attempt)
+        if found is not None and not why:
+            return found
+        before.put_back()
+        attempt.put_back()
         outcome = self._take(step.without_numbers(), call, True, strict)
         outcome.plain = why
         return outcome
 
     def _symbolic(
         self, step: Step, call: Call, strict: bool, attempt: Attempt
-    ) -> tuple[Outcome | None, Exception | None, str]:
-        """A call with symbolic numbers, its error, and why it is to be made with plain ones."""
+    ) -> tuple[Outcome | None, str]:
+        """A call with symbolic numbers, and why it is to be made again with plain ones."""
         outcome: Outcome | None = None
-        failed: Exception | None = None
         try:
             with attempted(attempt):
                 outcome = self._take(step, call, True, strict)
@@ -98,23 +92,10 @@ class Trying:
         except Ended as ended:
             why = Because(Reason.MOVED, str(ended))
         except Exception as error:  # torchgraph's own, or one that plain numbers raise again
-            why, failed = _because(error), error
-        if not why or attempt.beyond_undo:
+            why = _because(error)
+        if not why:
             attempt.flush()
-        return outcome, failed, why
-
-    def _refuse(self, attempt: Attempt, failed: Exception | None, why: str) -> None:
-        """Refuse to make a call again that has done what nothing undoes."""
-        if not attempt.beyond_undo:
-            return
-        if failed is not None and not may_be_for_a_number(failed):
-            raise failed  # the user's own
-        self._not_again = why
-        raise NoProgram(
-            f"{why}. By then the step has {attempt.beyond_undo}, and cannot run again.",
-            fix="hand it int(number) or float(number).",
-            falls_back=False,
-        ) from failed
+        return outcome, why
 
     def _swallowed(self, outcome: Outcome) -> str:
         """The first error that user lines caught which may be for a symbolic number."""

@@ -62,8 +62,8 @@ class Logs:
             self._reached.log(words, line())
             trial = self._undo.trial
             with not_listening():
-                if trial and words == _PRINT and trial.holds_back(theirs, *args, **kwargs):
-                    return None
+                if trial and words == _PRINT:
+                    return trial.hold_back(theirs, *args, **kwargs)
                 return theirs(*args, **kwargs)
 
         return call

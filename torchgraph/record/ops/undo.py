@@ -33,17 +33,14 @@ class SupportsKeep(Protocol):
     def keep_generator(self, value: object) -> None:
         """Keep the state of a random generator, before it draws."""
 
-    def beyond(self, what: str) -> None:
-        """Note what the step is about to do, and nothing undoes."""
-
     def keep_object(self, value: object) -> None:
         """Keep what a container or an object holds, before a line changes it."""
 
     def meets(self, value: object) -> None:
         """Handle a value from before the step, before a line uses it."""
 
-    def holds_back(self, prints: Callable[..., object], *values: object, **given: Any) -> bool:
-        """Hold back what ``print`` writes; False where it can be written at once."""
+    def hold_back(self, prints: Callable[..., object], *values: object, **given: Any) -> None:
+        """Hold back what ``print`` writes."""
 
 
 _attempt: ContextVar[SupportsKeep | None] = ContextVar("_attempt", default=None)

@@ -125,7 +125,7 @@ class Traversal:
             sources = self._pass(at, use, value, sources)
             if use < Use.NAMED and _is_from_behind(value, chain.steps[number]):
                 self._arrive(at, Use.WHOLE, value, sources)
-            self._keep(value, use if number == len(chain.steps) - 1 else Use.NAMED)
+            self._keep_changed(chain, use, value, number)
             step = closed(chain.steps[number], self.frame, self._guarded)
             if step is None:
                 self._each(chain, use, value, sources, number)
@@ -287,8 +287,8 @@ class Traversal:
 
     def _arrive(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
         _refuse_identity(chain, use, value)
-        if is_container(value):
-            self._keep(value, use)
+        if is_container(value) and use < Use.NAMED:
+            self._keep(value)
         self._access_log.which(value, use)
         (self.made if chain.root is Root.RETURNED else self.meet)(value, self.where)
         if use is Use.PLACED and isinstance(value, (list, deque)):
@@ -308,9 +308,14 @@ class Traversal:
         if not gone:
             self._arrive_inside(chain, use, value)
 
-    def _keep(self, value: object, use: Use) -> None:
-        """Keep an object which the line changes, of which it assigns an attribute or an item."""
-        if use < Use.NAMED and (trial := self.trial()) is not None:
+    def _keep_changed(self, chain: Chain, use: Use, value: object, number: int) -> None:
+        """Keep an object of which the line assigns a part, or a container with its method."""
+        assigned = use < Use.NAMED and number == len(chain.steps) - 1
+        if assigned or (is_container(value) and not chain.steps[number].item):
+            self._keep(value)
+
+    def _keep(self, value: object) -> None:
+        if (trial := self.trial()) is not None:
             trial.keep_object(value)
 
     def _arrive_inside(self, chain: Chain, use: Use, value: object) -> None:

@@ -1,7 +1,7 @@
 """A run with symbolic numbers, which may have to be undone: what it changes is kept, and done once.
 
 Before a line goes by an iterator the run ends; what is printed is held back until it is through.
-Once it has done what nothing undoes, it is not made again.
+What code in C writes elsewhere (files, queues) is not known here, and is done twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..tape import number
 
 HELD = (dict, list, set, deque)
 _MANY = 1 << 16
-"""Limit of the size of a container that is copied."""
+"""Limit of the size of a container that is copied: a larger one stays as the run left it."""
 
 
 class Ended(BaseException):
@@ -45,13 +45,11 @@ class Attempt:
         self._generators: dict[int, tuple[Any, object]] = {}
         self._printed: list[tuple[Any, str]] = []
         """(file, text) of what is held back."""
-        self.beyond_undo = ""
-        """The first that the run has done which nothing undoes."""
 
     @property
     def is_whole(self) -> bool:
-        """True as long as all can be undone."""
-        return not self.beyond_undo
+        """True as long as all that is kept can be undone."""
+        return True
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Keep the memory of ``tensor`` before its first write in an update."""
@@ -74,11 +72,8 @@ class Attempt:
     def keep_object(self, value: object) -> None:
         """Keep what a container or an object holds, before it is changed."""
         held = value if isinstance(value, HELD) else getattr(value, "__dict__", None)
-        if isinstance(held, HELD) and id(held) not in self._containers:
-            if len(held) <= _MANY:
-                self._containers[id(held)] = (held, _plain_contents(held))
-            else:
-                self.beyond(f"changed a {type(held).__name__} of {len(held)} items")
+        if isinstance(held, HELD) and id(held) not in self._containers and len(held) <= _MANY:
+            self._containers[id(held)] = (held, _plain_contents(held))
         if self._outer is not None:
             self._outer.keep_object(value)
 
@@ -94,33 +89,22 @@ class Attempt:
         """Handle a value from before the run, before a line uses it."""
         if is_generator(value):
             self.keep_generator(value)
-        elif is_iterator(value) and self.is_whole and not _is_written(value):
+        elif is_iterator(value) and not _is_written(value):
             raise Ended(
                 f"{self._name} goes by an iterator ({type(value).__name__}), which gives nothing "
                 "twice: its numbers stay plain"
             )
 
-    def beyond(self, what: str) -> None:
-        """Note what nothing undoes, unless the run is to be ended before that."""
-        self.look()
-        self.flush()
-        self.beyond_undo = self.beyond_undo or what
-        if self._outer is not None:
-            self._outer.beyond(what)
-
-    def holds_back(self, prints: Callable[..., object], *values: object, **given: Any) -> bool:
-        """Hold back what ``print`` writes; False where it can be written at once."""
-        if not self.is_whole:
-            return False
+    def hold_back(self, prints: Callable[..., object], *values: object, **given: Any) -> None:
+        """Hold back what ``print`` writes."""
         text = io.StringIO()
         file = given.pop("file", None) or sys.stdout
         prints(*values, **{**given, "flush": False}, file=text)
         self._printed.append((file, text.getvalue()))
-        return True
 
     def flush(self) -> None:
         """Print what was held back, if the attempt around it does not hold it back."""
-        if self._outer is not None and self._outer.is_whole:
+        if self._outer is not None:
             self._outer._printed += self._printed
         else:
             for file, text in self._printed:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence, Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch.optim import Optimizer
@@ -25,7 +24,6 @@ from ...optimizers.rules import allocates_slots
 from ...random_state import RandomState
 from ..ops.recorder import Recorder
 from .attempt import HELD, Attempt, Ended, may_be_for_a_number
-from .outside import heard
 
 _MOST = 1 << 26
 """Limit of the bytes copied for an undo: a step mostly raises at its first parameter."""
@@ -36,8 +34,6 @@ REJECTIONS = (TypeError, AttributeError, RuntimeError)
 
 _caught_plain: MutableMapping[Optimizer, set[Any]] = WeakIdKeyDictionary()
 """By optimizer, the errors that its step has also caught over plain numbers."""
-_not_again: WeakSet[type[Optimizer]] = WeakSet()
-"""Classes whose step has raised once nothing could undo it: their numbers stay plain."""
 
 
 class Trial(Attempt):
@@ -66,7 +62,7 @@ class Trial(Attempt):
 
     @property
     def is_whole(self) -> bool:
-        return self._bytes <= _MOST and super().is_whole
+        return self._bytes <= _MOST
 
     def look(self) -> None:
         if self.caught and self.is_whole:
@@ -154,8 +150,6 @@ def _trying(
         trial = Trial(optimizer, undo.raised, outer if isinstance(outer, Attempt) else None)
         traced = sys.gettrace()
         try:
-            if type(optimizer) in _not_again:
-                raise Ended(trial.said("an earlier step of it has raised"))
             return _tried(functools.partial(original, *args, **kwargs), optimizer, recorder, trial)
         except (Exception, Ended) as error:
             _undone(optimizer, trial, error, leave, recorder)
@@ -178,17 +172,13 @@ def _tried(
     outer, recorder.undo.trial = recorder.undo.trial, trial
     trial.moved = recorder.undo.moved()
     try:
-        with heard(trial):
-            found = run()
+        found = run()
         trial.look()
     finally:
         recorder.undo.trial = outer
     trial.flush()
     if trial.caught:
-        said = trial.said(trial.caught)
-        if trial.beyond_undo and TypeError.__name__ in trial.caught:
-            _refuse(optimizer, trial, said)
-        recorder.give_up(said, passing=True)
+        recorder.give_up(trial.said(trial.caught), passing=True)
     return found
 
 
@@ -201,30 +191,19 @@ def _undone(
 ) -> None:
     """Undo a step that has raised, to run it with plain numbers; raises where it cannot be."""
     leave(optimizer)
-    if isinstance(error, GraphError) or not (trial.is_whole or trial.beyond_undo):
+    if isinstance(error, GraphError) or not trial.is_whole:
         trial.flush()
         raise error
-    if trial.beyond_undo:
-        trial.flush()
     with not_listening():
         trial.put_back()
-    moved = recorder.undo.moved() != trial.moved  # outside of the optimizer, a global perhaps
-    if moved or trial.beyond_undo:
+    if recorder.undo.moved() != trial.moved:  # outside of the optimizer, a global perhaps
         if not may_be_for_a_number(error):
             raise error  # the user's own
-        _refuse(optimizer, trial, trial.said(error), error)
+        raise UnsupportedOptimizer(
+            f"{trial.said(error)}. By then it has changed what is not its own, and cannot run "
+            "again.",
+            where=raised_at(error),
+            fix="hand it int(number) or float(number).",
+            falls_back=False,
+        ) from error
     recorder.give_up(trial.said(error), passing=True)
-
-
-def _refuse(
-    optimizer: Optimizer, trial: Trial, said: str, error: BaseException | None = None
-) -> None:
-    """Refuse to run a step again that has done what nothing undoes."""
-    _not_again.add(type(optimizer))
-    done = trial.beyond_undo or "changed what is not its own"
-    raise UnsupportedOptimizer(
-        f"{said}. By then it has {done}, and cannot run again.",
-        where=raised_at(error) if error else None,
-        fix="hand it int(number) or float(number).",
-        falls_back=False,
-    ) from error
