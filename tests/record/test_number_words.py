@@ -257,21 +257,10 @@ def refuses(number):
     raise ValueError("the user's own")
 
 
-@pytest.mark.parametrize(
-    ("use", "error", "match"),
-    [
-        (
-            lambda number: len(deque(range(9), maxlen=number)),
-            tg.errors.UnsupportedOptimizer,
-            r"(?s)maxlen.*int\(number\)",
-        ),
-        (refuses, ValueError, "the user's own"),
-    ],
-)
-def test_a_step_that_has_changed_what_is_not_its_own_is_not_run_again(use, error, match):
+def test_a_step_that_raises_has_changed_what_is_not_its_own_once():
     SEEN.clear()
     model = torch.nn.Linear(2, 2)
-    optimizer = Counted(model.parameters(), use)
+    optimizer = Counted(model.parameters(), refuses)
 
     @tg.step
     def step(x):
@@ -280,7 +269,7 @@ def test_a_step_that_has_changed_what_is_not_its_own_is_not_run_again(use, error
         optimizer.step()
 
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(error, match=match):
+    with pytest.raises(ValueError, match="the user's own"):
         step(torch.ones(2, 2))
     assert len(SEEN) == 1
     assert all(map(torch.equal, before.values(), model.state_dict().values()))

@@ -136,7 +136,12 @@ class _Taking:
             step.replicas.refuse_write,
         )
         recorder.undo.raised = self._names.frames.raised
-        numbers.leaked.let_go = self._names.let_go
+        undo = recorder.undo
+        self._names.follow.trial = lambda: undo.trial
+        numbers.leaked.let_go = lambda: [
+            *self._names.let_go(),
+            *(undo.trial.holders() if undo.trial is not None else ()),
+        ]
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._asking = AmbientState(self._names, self._trail)
         self._calls = CallWatch(paths_, self._trail, self._meet_module)

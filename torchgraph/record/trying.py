@@ -17,8 +17,10 @@ from ..random_state import RandomState
 from ..reasons import Because, Reason
 from ..structure import Contents
 from .compare.outcome import Outcome
+from .ops.undo import attempted
 from .side_effects.moved import items_of
 from .side_effects.stored_tensors import StoredTensors
+from .update.attempt import Attempt, Ended
 from .update.trial import REJECTIONS
 
 _HANDED = "a number that the step moves is handed to code that takes Python's own alone"
@@ -67,18 +69,33 @@ class Trying:
             outcome = self._take(step, call, observed, strict)
             self._raised |= outcome.raised
             return outcome
+        attempt = Attempt("the step")
         before = Before(step, call, self._snapshot(step, call))
-        try:
-            outcome = self._take(step, call, True, strict)
-            why = self._swallowed(outcome)
-        except Exception as error:  # torchgraph's own, or one that plain numbers raise again
-            why = _because(error)
-        if not why:
-            return outcome
+        found, why = self._symbolic(step, call, strict, attempt)
+        if found is not None and not why:
+            return found
         before.put_back()
+        attempt.put_back()
         outcome = self._take(step.without_numbers(), call, True, strict)
         outcome.plain = why
         return outcome
+
+    def _symbolic(
+        self, step: Step, call: Call, strict: bool, attempt: Attempt
+    ) -> tuple[Outcome | None, str]:
+        """A call with symbolic numbers, and why it is to be made again with plain ones."""
+        outcome: Outcome | None = None
+        try:
+            with attempted(attempt):
+                outcome = self._take(step, call, True, strict)
+            why = self._swallowed(outcome)
+        except Ended as ended:
+            why = Because(Reason.MOVED, str(ended))
+        except Exception as error:  # torchgraph's own, or one that plain numbers raise again
+            why = _because(error)
+        if not why:
+            attempt.flush()
+        return outcome, why
 
     def _swallowed(self, outcome: Outcome) -> str:
         """The first error that user lines caught which may be for a symbolic number."""

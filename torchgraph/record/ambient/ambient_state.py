@@ -93,7 +93,7 @@ class AmbientState:
             stack.enter_context(without_python_draws(self._frames.drawing, recorder))
             stack.enter_context(environment.heard(self._variable, self._variables))
             stack.enter_context(Files(self.reached).observed())
-            stack.enter_context(Logs(self.reached).observed())
+            stack.enter_context(Logs(self.reached, recorder.undo).observed())
             yield
             recorder.draws.finish()
         self._left(recorder)

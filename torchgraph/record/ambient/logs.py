@@ -20,8 +20,10 @@ from ..._torch.listening import is_listening, not_listening
 from ..._torch.names import patched
 from ...guards import stands_in
 from ...live.logs import CLASSES
+from ..ops.undo import Undo
 from .reachable import Reached, line
 
+_PRINT = "print()"
 _FUNCTIONS = (
     ("wandb", ("log",)),
     ("mlflow", ("log_metric", "log_metrics")),
@@ -32,15 +34,15 @@ _FUNCTIONS = (
 class Logs:
     """Patches of one recording on the functions and methods that log."""
 
-    def __init__(self, reached: Reached) -> None:
-        self._reached = reached
+    def __init__(self, reached: Reached, undo: Undo) -> None:
+        self._reached, self._undo = reached, undo
         self._thread = threading.get_ident()
 
     @contextmanager
     def observed(self) -> Iterator[None]:
         """Record the logging calls of the block, in this thread."""
         with ExitStack() as stack:
-            stack.enter_context(patched(builtins, "print", self._own("print()", print)))
+            stack.enter_context(patched(builtins, "print", self._own(_PRINT, print)))
             for holder, name, words in _found():
                 theirs = vars(holder)[name]
                 if isinstance(theirs, (staticmethod, classmethod)):
@@ -58,7 +60,10 @@ class Logs:
             if threading.get_ident() != self._thread or not is_listening():
                 return theirs(*args, **kwargs)
             self._reached.log(words, line())
+            trial = self._undo.trial
             with not_listening():
+                if trial and words == _PRINT:
+                    return trial.hold_back(theirs, *args, **kwargs)
                 return theirs(*args, **kwargs)
 
         return call

@@ -125,8 +125,10 @@ class Recorder:
         self._go_on(error.reason, passing=False)
 
     def _go_on(self, why: str, *, passing: bool, lenient: bool = False) -> None:
-        self.lenient = self.lenient if self.gave_up else lenient
-        self.passing = passing if not self.gave_up else self.passing and passing
+        first = not self.gave_up
+        soft = (passing or lenient) and (first or self.passing or self.lenient)
+        self.passing = passing and (first or self.passing)
+        self.lenient = soft and not self.passing
         self.gave_up = self.gave_up or why
         self.draws.give_up()
 

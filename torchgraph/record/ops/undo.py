@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set as AbstractSet
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -21,10 +22,38 @@ from ..tape.watch import AttributeWatch
 
 
 class SupportsKeep(Protocol):
-    """An object that keeps memory before a write."""
+    """What keeps all that a step is about to change."""
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Keep the memory of ``tensor`` before a write."""
+
+    def holders(self) -> list[object]:
+        """The containers in which it holds what may hold symbolic numbers."""
+
+    def keep_generator(self, value: object) -> None:
+        """Keep the state of a random generator, before it draws."""
+
+    def keep_object(self, value: object) -> None:
+        """Keep what a container or an object holds, before a line changes it."""
+
+    def meets(self, value: object) -> None:
+        """Handle a value from before the step, before a line uses it."""
+
+    def hold_back(self, prints: Callable[..., object], *values: object, **given: Any) -> None:
+        """Hold back what ``print`` writes."""
+
+
+_attempt: ContextVar[SupportsKeep | None] = ContextVar("_attempt", default=None)
+
+
+@contextmanager
+def attempted(by: SupportsKeep) -> Iterator[None]:
+    """Let ``by`` hear what the steps that are recorded in the block are about to change."""
+    token = _attempt.set(by)
+    try:
+        yield
+    finally:
+        _attempt.reset(token)
 
 
 class Undo:
@@ -34,8 +63,8 @@ class Undo:
         self._earlier: dict[int, torch.UntypedStorage] = {}
         """Storages that predate the step."""
         self._written = Written()
-        self.trial: SupportsKeep | None = None
-        """The object that keeps memory before an optimizer step's writes, if any."""
+        self.trial: SupportsKeep | None = _attempt.get()
+        """What keeps all that is changed, where the step, or an optimizer's, may be undone."""
         self.refuses: Callable[[torch.Tensor], None] = lambda tensor: None
         """Raises for a tensor that a forward or backward must not write."""
         self.moved: Callable[[], AbstractSet[object]] = set

@@ -48,6 +48,7 @@ from ..chains.resolve import (
     step_of,
 )
 from ..chains.touched import Touches
+from ..ops.undo import SupportsKeep
 from ..tape.number import node_of
 from ..tape.scheduler_writes import SchedulerWrites
 from ..tape.watch import is_plain
@@ -94,6 +95,8 @@ class Traversal:
         """Called with each value at the end of a chain."""
         self.made = self.meet
         """Called with each value without a name, which the step may have made."""
+        self.trial: Callable[[], SupportsKeep | None] = lambda: None
+        """Gives what is to hear of uses and changes before a line runs, if anything is."""
         self.frame: Any = None
         self.line = 0
         self.where: SourceLine | None = None
@@ -122,6 +125,7 @@ class Traversal:
             sources = self._pass(at, use, value, sources)
             if use < Use.NAMED and _is_from_behind(value, chain.steps[number]):
                 self._arrive(at, Use.WHOLE, value, sources)
+            self._keep_changed(chain, use, value, number)
             step = closed(chain.steps[number], self.frame, self._guarded)
             if step is None:
                 self._each(chain, use, value, sources, number)
@@ -283,6 +287,8 @@ class Traversal:
 
     def _arrive(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
         _refuse_identity(chain, use, value)
+        if is_container(value) and use < Use.NAMED:
+            self._keep(value)
         self._access_log.which(value, use)
         (self.made if chain.root is Root.RETURNED else self.meet)(value, self.where)
         if use is Use.PLACED and isinstance(value, (list, deque)):
@@ -301,6 +307,16 @@ class Traversal:
             self.add(str(chain), value, source, use)
         if not gone:
             self._arrive_inside(chain, use, value)
+
+    def _keep_changed(self, chain: Chain, use: Use, value: object, number: int) -> None:
+        """Keep an object of which the line assigns a part, or a container with its method."""
+        assigned = use < Use.NAMED and number == len(chain.steps) - 1
+        if assigned or (is_container(value) and not chain.steps[number].item):
+            self._keep(value)
+
+    def _keep(self, value: object) -> None:
+        if (trial := self.trial()) is not None:
+            trial.keep_object(value)
 
     def _arrive_inside(self, chain: Chain, use: Use, value: object) -> None:
         if use is Use.INSIDE or (callable(value) and is_holder(value)):
@@ -397,6 +413,8 @@ class Traversal:
         key = self._access_log.add(
             Meeting(text, value, use, self.where, deep), source, perhaps=perhaps
         )
+        if (trial := self.trial()) is not None and self._access_log.was_there(value):
+            trial.meets(value)
         if use < Use.NAMED:
             self.touched.append((key, use))
         if use is Use.PERHAPS and not _may_be_put(self.put, value):

@@ -7,8 +7,8 @@ an error that the step catches is one of these, the plain run tells.
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, MutableMapping, Sequence, Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,17 +19,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..._torch.listening import is_listening, not_listening
 from ...errors import GraphError, UnsupportedOptimizer
 from ...lines import raised_at
-from ...live.snapshot import Placed, Written, contents_of, refill
+from ...live.snapshot import Placed, Written
 from ...optimizers.rules import allocates_slots
 from ...random_state import RandomState
 from ..ops.recorder import Recorder
-from ..tape import number
+from .attempt import HELD, Attempt, Ended, may_be_for_a_number
 
 _MOST = 1 << 26
 """Limit of the bytes copied for an undo: a step mostly raises at its first parameter."""
-_DEEPEST, _MANY = 8, 1 << 16
-"""Limits of nesting and size: deeper or larger containers are not copied."""
-_HELD = (dict, list, set, deque)
+_DEEPEST = 8
+"""Limit of nesting: deeper containers are not copied beforehand."""
 REJECTIONS = (TypeError, AttributeError, RuntimeError)
 """Exceptions raised by code that rejects symbolic numbers."""
 
@@ -37,26 +36,23 @@ _caught_plain: MutableMapping[Optimizer, set[Any]] = WeakIdKeyDictionary()
 """By optimizer, the errors that its step has also caught over plain numbers."""
 
 
-class _Caught(BaseException):
-    """The step has caught an error, which may be for a symbolic number."""
+class Trial(Attempt):
+    """An optimizer's step, and the state before it."""
 
-
-class Trial:
-    """The state before an optimizer's step, to undo it."""
-
-    def __init__(self, optimizer: Optimizer, raised: set[Any]) -> None:
+    def __init__(self, optimizer: Optimizer, raised: set[Any], outer: Attempt | None) -> None:
         """``raised``: (class, code, line) of the errors in the user's lines, up to now."""
+        super().__init__(f"{type(optimizer).__name__}.step()", outer)
         self._raised, self._before = raised, frozenset(raised)
         self._expected = {*raised, *_caught_plain.get(optimizer, ())}
         self._random = RandomState()
         self._written = Written()
         self._bytes = 0
-        self._containers: dict[int, tuple[Any, list[Any]]] = {}
+        self.moved: AbstractSet[object] = frozenset()
+        """The named places that were changed before the step."""
         self._note(vars(optimizer))
         self._placed = [Placed(p) for group in optimizer.param_groups for p in group["params"]]
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Copy the memory of ``tensor`` before its first write."""
         self.look()
         storage = tensor.untyped_storage()
         if self.is_whole and not self._written.has(storage):
@@ -66,13 +62,11 @@ class Trial:
 
     @property
     def is_whole(self) -> bool:
-        """True as long as all writes can be undone."""
         return self._bytes <= _MOST
 
     def look(self) -> None:
-        """End the step where it has caught an error, as long as it can be undone."""
         if self.caught and self.is_whole:
-            raise _Caught(self.caught)
+            raise Ended(self.said(self.caught))
 
     @property
     def caught(self) -> str:
@@ -83,15 +77,18 @@ class Trial:
         )
 
     def put_back(self) -> None:
-        """Restore the state, with plain numbers."""
-        for held, before in self._containers.values():
-            is_dict = isinstance(held, dict)
-            refill(held, [(one[0], _plain(one[1])) if is_dict else _plain(one) for one in before])
+        super().put_back()
         self._written.put_back()
         for one in self._placed:
             one.put_back()
         self._random.put_back()
         self._raised &= self._before
+
+    def said(self, error: object) -> str:
+        """The reason for plain numbers, in words."""
+        if isinstance(error, Ended):
+            return str(error)
+        return f"{self._name} hands a number to code that takes no moving one: {error}"
 
     def _note(self, value: object, depth: int = 0) -> None:
         """The containers of an optimizer, and the attributes of objects that it holds."""
@@ -101,21 +98,12 @@ class Trial:
         if isinstance(value, tuple):
             for item in value:
                 self._note(item, depth + 1)
-        held = value if isinstance(value, _HELD) else getattr(value, "__dict__", None)
-        if not isinstance(held, _HELD) or id(held) in self._containers:
+        held = value if isinstance(value, HELD) else getattr(value, "__dict__", None)
+        if not isinstance(held, HELD) or id(held) in self._containers:
             return
-        if len(held) > _MANY:
-            self._bytes = _MOST + 1
-            return
-        self._containers[id(held)] = (held, contents_of(held))
+        self.keep_object(held)
         for item in list(held.values() if isinstance(held, dict) else held):
             self._note(item, depth + 1)
-
-
-def _plain(value: object) -> object:
-    items = value if isinstance(value, tuple) else (value,)
-    moves = any(number.node_of(item) is not None for item in items)
-    return number.bare(value) if moves else value
 
 
 @contextmanager
@@ -156,38 +144,19 @@ def _trying(
     @functools.wraps(original)
     def step(*args: object, **kwargs: object) -> object:
         once = any(map(callable, (*args, *kwargs.values())))  # a closure is not called again
-        if once or recorder.gave_up or undo.trial is not None or not is_listening():
+        outer = undo.trial
+        if once or recorder.gave_up or isinstance(outer, Trial) or not is_listening():
             return original(*args, **kwargs)
-        before, trial = undo.moved(), Trial(optimizer, undo.raised)
-        undo.trial = trial
+        trial = Trial(optimizer, undo.raised, outer if isinstance(outer, Attempt) else None)
+        traced = sys.gettrace()
         try:
-            found = original(*args, **kwargs)
-            trial.look()
-            if trial.caught:
-                recorder.give_up(_said(optimizer, trial.caught), passing=True)
-            return found
-        except GraphError:
-            raise
-        except (Exception, _Caught) as error:  # of C code, of any kind
-            leave(optimizer)
-            if not trial.is_whole:
-                raise
-            with not_listening():
-                trial.put_back()
-            if undo.moved() != before:  # changed outside of the optimizer, a global perhaps
-                if not _rejects(error):
-                    raise  # the user's own
-                raise UnsupportedOptimizer(
-                    f"{_said(optimizer, error)}. By then it has changed what is not its own, and "
-                    "cannot run again.",
-                    where=raised_at(error),
-                    fix="hand it int(number) or float(number).",
-                    falls_back=False,
-                ) from error
-            recorder.give_up(_said(optimizer, error), passing=True)
+            return _tried(functools.partial(original, *args, **kwargs), optimizer, recorder, trial)
+        except (Exception, Ended) as error:
+            _undone(optimizer, trial, error, leave, recorder)
         finally:
-            undo.trial = None
             vars(trial).clear()  # its copies hold symbolic numbers
+        if sys.gettrace() is not traced:  # Python takes away a trace function that raises
+            sys.settrace(traced)
         found = original(*args, **kwargs)
         _caught_plain.setdefault(optimizer, set()).update(undo.raised)
         return found
@@ -197,12 +166,44 @@ def _trying(
     return step
 
 
-def _rejects(error: BaseException) -> bool:
-    """True for an error that a symbolic number may have caused: it names one, or its class."""
-    names = any(kind.__name__ in str(error) for kind in (number.Number, number.Integer))
-    return names or isinstance(error, (TypeError, _Caught))
+def _tried(
+    run: Callable[[], object], optimizer: Optimizer, recorder: Recorder, trial: Trial
+) -> object:
+    outer, recorder.undo.trial = recorder.undo.trial, trial
+    trial.moved = recorder.undo.moved()
+    try:
+        found = run()
+        trial.look()
+    finally:
+        recorder.undo.trial = outer
+    trial.flush()
+    if trial.caught:
+        recorder.give_up(trial.said(trial.caught), passing=True)
+    return found
 
 
-def _said(optimizer: Optimizer, error: object) -> str:
-    name = type(optimizer).__name__
-    return f"{name}.step() hands a number to code that takes no moving one: {error}"
+def _undone(
+    optimizer: Optimizer,
+    trial: Trial,
+    error: BaseException,
+    leave: Callable[[Optimizer], object],
+    recorder: Recorder,
+) -> None:
+    """Undo a step that has raised, to run it with plain numbers; raises where it cannot be."""
+    leave(optimizer)
+    if isinstance(error, GraphError) or not trial.is_whole:
+        trial.flush()
+        raise error
+    with not_listening():
+        trial.put_back()
+    if recorder.undo.moved() != trial.moved:  # outside of the optimizer, a global perhaps
+        if not may_be_for_a_number(error):
+            raise error  # the user's own
+        raise UnsupportedOptimizer(
+            f"{trial.said(error)}. By then it has changed what is not its own, and cannot run "
+            "again.",
+            where=raised_at(error),
+            fix="hand it int(number) or float(number).",
+            falls_back=False,
+        ) from error
+    recorder.give_up(trial.said(error), passing=True)
