@@ -135,6 +135,8 @@ def _unless_uncompiled(original: Callable[..., object], value: object) -> Callab
             return _lifting(found) if watched and callable(found) else found
         if value is None:
             _run_compiled.add(sys._getframe(1).f_code)
+            if callable(args[0]) and _here.follower is not None:
+                _here.follower.meet_compiled()
         return value
 
     return call  # it stays there: to put it there anew takes 30 us
@@ -344,6 +346,9 @@ class Follower(Protocol):
 
         Dynamo has read their lines, and Python has run none of them.
         """
+
+    def meet_compiled(self) -> None:
+        """A function that the user has compiled is about to run uncompiled."""
 
     def refuse_fused(self) -> None:
         """`flex_attention` is about to run unheard, in a function that the user has compiled."""
