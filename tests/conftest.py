@@ -16,8 +16,8 @@ from hypothesis import settings
 from torch.distributions import Distribution
 
 from tests.lower.conftest import interpreted as interpreted
+from torchgraph._torch.patching import patching
 from torchgraph.calls.spot_checks import schedule
-from torchgraph.guards import patching
 from torchgraph.record.reads.line_reads import lines_of
 
 torch.set_num_threads(1)

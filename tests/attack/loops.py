@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.contract.models import Net, Train, same
 from torchgraph._torch import dispatch_modes, function_modes
 from torchgraph._torch.listening import is_listening
-from torchgraph.guards import patching
+from torchgraph._torch.patching import patching
 
 
 class Squared(torch.autograd.Function):

@@ -1,5 +1,6 @@
 """Submodules and ops that are not plain: compiled, custom, under vmap, lazy, of inference mode."""
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -302,6 +303,14 @@ def test_compiled_functions_run_uncompiled_in_recorded_steps():
     graph = Function(lambda x: compiled(model(x)), model=model)
     with counters.expect(replays=5):
         assert all(torch.equal(graph(x), double(model(x))) for x in data(7))
+    plan = graph.report().backend_plan
+    assert re.search(
+        r"torch\.compile has compiled \(at test_submodules\.py:\d+\) runs op by op", plan
+    )
+    graph = Function(lambda x: double(model(x)), model=model)
+    for x in data(3):
+        graph(x)
+    assert "torch.compile" not in graph.report().backend_plan
 
 
 @pytest.mark.parametrize("trains", [False, True])

@@ -2,6 +2,7 @@
 
 import random
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -257,3 +258,72 @@ def test_a_program_serves_while_another_thread_records():
     with counters.expect(replays=1):
         graph(data(1)[0])
     other.join()
+
+
+# --- torch.compile --------------------------------------------------------------------------------
+
+
+def test_dynamo_waits_for_a_recording_of_another_thread():
+    """It would read the classes of torch as they are patched there."""
+    model, began, found = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), threading.Event(), []
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+
+    def compiles():
+        began.wait()
+        found.append(compiled(torch.ones(2, 4)))
+
+    def build(x):
+        y = model(x)
+        if not found:  # before this call waits, the other thread may come as far as it can
+            began.set()
+            time.sleep(0.3)
+        return y
+
+    other = threading.Thread(target=compiles)
+    other.start()
+    graph = Function(build, model=model)
+    for _ in range(4):
+        graph(torch.ones(2, 4))
+    other.join()
+    assert torch.equal(found[0], model(torch.ones(2, 4)))
+
+
+FIRST = """
+import threading, time, torch, torchgraph as tg
+
+began, found = threading.Event(), []
+left, right = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+def step(x):
+    y = left(x)
+    began.set()
+    time.sleep(0.3)
+    return y
+
+def chosen(x):
+    return torch.cond(x.sum() > 0, lambda t: right(t).sin(), lambda t: right(t).cos(), (x,))
+
+def meanwhile():
+    began.wait()
+    function = tg.step(chosen) if {steps} else chosen
+    found.extend(function(torch.ones(2, 4)) for _ in range(3))
+
+other = threading.Thread(target=meanwhile)
+other.start()
+graph = tg.step(step)
+for _ in range(4):
+    assert torch.equal(graph(torch.ones(2, 4)), left(torch.ones(2, 4)))
+other.join()
+assert len(found) == 3
+assert all(torch.equal(one, right(torch.ones(2, 4)).sin()) for one in found)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [False, True])
+def test_dynamo_is_loaded_by_one_thread_while_another_records(steps):
+    script = FIRST.format(steps=steps)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import logging
 import operator
@@ -125,11 +126,21 @@ def fakes_silenced() -> Iterator[None]:
         _fakes.silenced = before
 
 
+def import_dynamo() -> None:
+    """Import all of Dynamo, by its own name.
+
+    Two threads that begin with different modules of it would find some of them unfinished: Python
+    has neither wait for the other then.
+    """
+    importlib.import_module("torch._dynamo")
+
+
 def fake_mode() -> FakeTensorMode:
     """A fresh fake mode whose ops may carry symbolic scalars and meet real constants.
 
     What torch remembers of each op and shape, for all modes of the process, is bounded by it.
     """
+    import_dynamo()  # a `ShapeEnv` imports modules of it
     _LOGGER.addFilter(_is_logged)  # once: the logger keeps it once
     if FakeTensorMode.cache_info().size > _REMEMBERED:
         FakeTensorMode.cache_clear()

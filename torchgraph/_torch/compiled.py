@@ -22,10 +22,12 @@ import torch._dispatch.python
 from torch._higher_order_ops import flex_attention, utils
 from torch._higher_order_ops.partitioner import HopGraphMinCutPartitioner
 
+from . import import_dynamo
 from .listening import is_listening, listening_again, not_listening
 from .names import in_force, lifted, patched
+from .patching import patching
 
-_FRAMES = "torch._dynamo.eval_frame"
+_DYNAMO, _FRAMES = "torch._dynamo", "torch._dynamo.eval_frame"
 _OURS = str(Path(__file__).parents[1])
 _Compiles = Callable[..., Callable[..., object]]
 
@@ -33,7 +35,7 @@ _Compiles = Callable[..., Callable[..., object]]
 def uncompiled() -> AbstractContextManager[object]:
     """Let functions compiled by `torch.compile` run uncompiled in this thread in the block."""
     _patch_for_good()
-    frames: object = sys.modules.get(_FRAMES)
+    frames = _loaded()
     if frames is None:  # nothing has ever been compiled
         return _before_dynamo()
     if not hasattr(frames, "_callback_from_stance"):
@@ -46,7 +48,7 @@ def uncompiled() -> AbstractContextManager[object]:
 @contextmanager
 def watched() -> Iterator[None]:
     """Let compiled functions run compiled where names of torch stand for something else."""
-    frames: object = sys.modules.get(_FRAMES)
+    frames = _loaded()
     if hasattr(frames, "_callback_from_stance"):
         _patch_dynamo(frames)
     with _watched:
@@ -56,7 +58,7 @@ def watched() -> Iterator[None]:
 def _patch_dynamo(frames: object) -> None:
     if not _patched_dynamo:
         _patched_dynamo.append(frames)
-        for name, value in _DYNAMO.items():
+        for name, value in _ASKED.items():
             if hasattr(frames, name):
                 setattr(frames, name, _unless_uncompiled(getattr(frames, name), value))
 
@@ -80,10 +82,21 @@ def _before_dynamo() -> Iterator[None]:
         yield
 
 
+def _loaded() -> object:
+    """Dynamo's module that runs compiled functions; None for a Dynamo that is not loaded.
+
+    One that another thread is loading is waited for.
+    """
+    if _DYNAMO in sys.modules:
+        importlib.import_module(_DYNAMO)
+    return sys.modules.get(_FRAMES)
+
+
 def _load() -> None:
     """Import Dynamo as if no step were recorded: it remembers the functions that it finds."""
-    with lifted(), not_listening():
-        _patch_dynamo(importlib.import_module(_FRAMES))
+    with patching.alone(), lifted(), not_listening():
+        import_dynamo()
+        _patch_dynamo(sys.modules[_FRAMES])
 
 
 class _Uncompiled(threading.local):
@@ -118,10 +131,12 @@ def _unless_uncompiled(original: Callable[..., object], value: object) -> Callab
         within = _plain.depth and callable(args[0]) and _is_within_op()
         if not _plain.depth or within:
             found = original(*args)
-            watched = within or _watched.depth
+            watched = within or _watched.depth or patching.is_elsewhere()
             return _lifting(found) if watched and callable(found) else found
         if value is None:
             _run_compiled.add(sys._getframe(1).f_code)
+            if callable(args[0]) and _here.follower is not None:
+                _here.follower.meet_compiled()
         return value
 
     return call  # it stays there: to put it there anew takes 30 us
@@ -141,13 +156,16 @@ _CALLS = {torch._ops.OpOverload.__call__.__code__, torch._ops.OpOverloadPacket._
 
 
 def _lifting(callback: Callable[..., object]) -> Callable[..., object]:
-    """Dynamo's own reader of functions, with torch as it is, for functions that are not ours."""
+    """Dynamo's own reader of functions, with torch as it is, for functions that are not ours.
+
+    It waits for a recording of another thread, whose patches it would read.
+    """
     frames: Any = sys.modules[_FRAMES]
 
     def read(frame: Any, *args: object) -> object:
         if frame.f_code.co_filename.startswith(_OURS):
             return frames.ConvertFrameReturn()  # to be run as it is
-        with lifted():
+        with patching.alone(), lifted():
             return callback(frame, *args)
 
     vars(read)["_torchdynamo_orig_backend"] = callback  # by which Dynamo knows what it has compiled
@@ -171,7 +189,7 @@ def _backend_around() -> Any:
     return frames.innermost_backend(backend) if backend else None
 
 
-_DYNAMO = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0}
+_ASKED = {"_callback_from_stance": None, "set_fullgraph_compiled_frame_count": 0}
 """Functions of Dynamo's, and what says that nothing is to be compiled: no error then either."""
 
 
@@ -201,7 +219,7 @@ def _replace(home: object, name: str, made: Callable[[Any], object]) -> None:
 def _after_loading(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> object:
-        if _plain.depth and _FRAMES not in sys.modules:
+        if _loaded() is None and (_plain.depth or patching.is_elsewhere()):
             _load()
         return original(*args, **kwargs)
 
@@ -328,6 +346,9 @@ class Follower(Protocol):
 
         Dynamo has read their lines, and Python has run none of them.
         """
+
+    def meet_compiled(self) -> None:
+        """A function that the user has compiled is about to run uncompiled."""
 
     def refuse_fused(self) -> None:
         """`flex_attention` is about to run unheard, in a function that the user has compiled."""

@@ -6,7 +6,7 @@ import os
 import threading
 from weakref import WeakSet
 
-from ..guards import patching
+from .._torch.patching import patching
 from ..replay.interrupts import SignalsWait
 
 _FORKED = "the process was forked while another thread ran it"

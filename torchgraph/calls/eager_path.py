@@ -7,9 +7,9 @@ from typing import Any
 
 from .._torch.consumed import Consumed
 from .._torch.kept_casts import casting_anew
+from .._torch.patching import patching
 from ..collection import paused
 from ..errors import EagerWarning
-from ..guards import patching
 from ..live.inputs import Call
 from ..live.step import Step
 from ..options.options import Options

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from .. import amp
 from .._torch.compiled import uncompiled, watched
+from .._torch.patching import patching
 from ..amp import Scaler
 from ..blocks.block import BlockTree
 from ..blocks.holder import ModuleHolder
@@ -26,7 +27,7 @@ from ..debug.stages import Stages
 from ..distributed.replicas import Replicas
 from ..distributed.zero.cover import shards_of
 from ..errors import NotSupported
-from ..guards import Name, patching
+from ..guards import Name
 from ..lines import warnings_told
 from ..live import state
 from ..live.discovery import discover, steps_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .._torch import any_autocast
+from .._torch.patching import patching
 from ..errors import GraphBroken, SharedMemory, StepFailed, UnsupportedInput
-from ..guards import patching
 from ..library import ValueMoved
 from ..live.inputs import Call
 from ..options.options import Options

@@ -13,7 +13,7 @@ from .._torch import graph_module, storage_id
 from ..counters import counters
 from ..distributed.replicas import Reduced
 from ..effects.side_effects import SideEffects
-from ..errors import NotSupported, SharedMemory
+from ..errors import NotSupported, SharedMemory, SourceLine
 from ..guards import Guards, Modules, Names, ValueGuard
 from ..guards.sharing import relations
 from ..ir.program import CallRecord, OutputKind, Phase, Program, Role, provenance
@@ -49,6 +49,8 @@ class Captured:
     """The part of a step that Python does besides the program."""
     reduced: tuple[Reduced, ...] = ()
     """See `Replicas`."""
+    compiled: tuple[SourceLine, ...] = ()
+    """The user's lines whose functions `torch.compile` has compiled; they were recorded plain."""
 
 
 def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Captured:
@@ -98,6 +100,7 @@ def _program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Ca
         outcome.own_update,
         outcome.side_effects,
         outcome.reduced,
+        tuple(outcome.tape.compiled),
     )
 
 

@@ -8,7 +8,6 @@ from .aspects import ABSENT as ABSENT, look as look
 from .checks import Read as Read, same_attribute as same_attribute, same_value as same_value
 from .classes import (
     Classes as Classes,
-    patching as patching,
     shadows as shadows,
     stands_in as stands_in,
 )

@@ -199,6 +199,19 @@ def backend(replay: Replay) -> str:
     return "aten"
 
 
+def backend_plan(replay: Replay) -> str:
+    """When Inductor's code runs and why, and what runs slower than it could until then."""
+    plan, lines = replay.backend_plan, replay.captured.compiled
+    if replay.inductor_since is not None or not lines:
+        return plan
+    until = " until then" if replay.runs_on == "aten until then" else ""
+    said = (
+        f"what torch.compile has compiled (at {lines[0].place}) runs op by op{until}: "
+        'config.set_backend("inductor") compiles all of the program, at once'
+    )
+    return f"{plan}; {said}" if plan else said
+
+
 def nodes(
     captured: Program, program: Program, lowered: Iterable[Program]
 ) -> tuple[PhaseCount, ...]:

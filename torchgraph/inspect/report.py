@@ -305,7 +305,7 @@ class Report(Printed):
             predicates=facts.predicates(program),
             steps=facts.steps(replay),
             confirmation=replace(replay.audit.status) if replay.audit else None,
-            backend_plan=replay.backend_plan,
+            backend_plan=facts.backend_plan(replay),
             gradient_norms=tuple((str(group), n.item()) for group, n in replay.norms.items()),
             drawn=Drawn.of(program, replay.executable),
             source=source_of(modules, replay, found.plans),

@@ -12,10 +12,10 @@ import torch
 from torch.optim import Optimizer
 
 from ..._torch.compiled import uncompiled
+from ..._torch.patching import patching
 from ...collection import paused
 from ...distributed.collective_log import CollectiveLog
 from ...errors import ConfirmWarning, SharedMemory, SourceLine, StepFailed, warn
-from ...guards import patching
 from ...ir.program import Role
 from ...library import ValueMoved
 from ...live.inputs import Call

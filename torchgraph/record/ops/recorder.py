@@ -132,6 +132,12 @@ class Recorder:
         self.gave_up = self.gave_up or why
         self.draws.give_up()
 
+    def meet_compiled(self) -> None:
+        """Note the line of a function that the user has compiled, and that runs uncompiled."""
+        line = self._trail.here().line
+        if line is not None and line not in self.tape.compiled:
+            self.tape.compiled.append(line)
+
     def refuse_fused(self) -> None:
         """Leave a step to eager whose attention the user has compiled: eager holds no scores."""
         self.give_up(refusals.fused(self._trail.here()), lenient=True)

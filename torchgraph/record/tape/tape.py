@@ -104,6 +104,8 @@ class Tape:
     steps: list[OptimizerStep] = field(default_factory=list)
     collectives: CollectiveLog = field(default_factory=CollectiveLog, compare=False, repr=False)
     """Results of collectives, until the step is compared with a program."""
+    compiled: list[SourceLine] = field(default_factory=list)
+    """The user's lines that called functions compiled by `torch.compile`."""
     observer: Callable[[Entry], None] | None = field(default=None, compare=False, repr=False)
     """Called with each entry as it is written; set only while `debug` prints them."""
 
