@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import checkpoint as checkpoints
 
+from ....calls.live_step import building
 from ....distributed.words import env
 from ..errors import NotPorted
 
@@ -90,8 +91,8 @@ def with_cuda() -> bool:
 
 
 def is_lazy() -> bool:
-    """False, in `build` too: its first calls run on real tensors. OneFlow: ``lazy_mode``."""
-    return False
+    """True in `build`, whose tensors are real ones all the same. OneFlow: ``lazy_mode``."""
+    return building()
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
