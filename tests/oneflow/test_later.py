@@ -200,6 +200,37 @@ def test_the_folder_of_test_data(monkeypatch):
     assert flow.unittest.dataset_dir("images") == "/data/images"
 
 
+def test_a_guard_says_what_is_lazy():
+    mode = flow._oneflow_internal.lazy_mode
+    name = flow._oneflow_internal.JobBuildAndInferCtx_GetCurrentJobName
+    seen = []
+
+    class Guards(Evaluates):
+        def build(self, x):
+            with mode.guard(True):
+                seen.append((x.is_lazy, name()))
+            return self.model(x)
+
+    class Leaves(Evaluates):
+        def build(self, x):
+            with mode.guard(False):
+                return self.model(x)
+
+    graph = Guards(flow.nn.Linear(3, 3))
+    with mode.guard(True):
+        assert mode.is_enabled()
+        with mode.guard(False):
+            assert not mode.is_enabled()
+            graph(flow.ones(2, 3))
+        assert flow.ones(1).is_lazy
+    assert not mode.is_enabled()
+    assert seen == [(True, graph.name)] * len(seen) != []
+    with pytest.raises(NotPorted, match="belongs to each call"):
+        Leaves(flow.nn.Linear(3, 3))(flow.ones(2, 3))
+    with pytest.raises(NotPorted, match="no build runs"):
+        name()
+
+
 def test_modules_of_the_inside_can_be_imported_and_refuse_what_they_had():
     from torchgraph.oneflow.framework import graph_build_util, scope_util
 

@@ -18,6 +18,7 @@ from typing import Any
 from .dialect import members, speakers
 from .errors import NotPortedModule
 from .names import namespaces, not_ported, table
+from .names.leaves import as_asked
 
 HERE = "torchgraph.oneflow"
 
@@ -65,7 +66,7 @@ def looked_up(prefix: str, name: str) -> Any:
     """
     full = f"{prefix}.{name}" if prefix else name
     if (row := table().get(full)) is not None:
-        return row.value()
+        return as_asked(row.value()) if row.is_adapted else row.value()
     if full in namespaces():
         return namespace(full)
     if name == "__all__":

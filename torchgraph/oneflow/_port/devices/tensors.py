@@ -14,11 +14,11 @@ from torch import nn
 
 from ...._torch.distributed.held import is_dtensor
 from ....blocks.block import GraphBlock
-from ....calls.live_step import building, in_build
+from ....calls.live_step import in_build
 from ....distributed import words
 from ....distributed.errors import PlacementMismatch
 from ..errors import NotPorted
-from . import on_cpu
+from . import lazy, on_cpu
 from .placement import placement as Placement
 
 
@@ -111,8 +111,8 @@ placement = property(_placement)
 sbp = property(_sbp)
 is_global = property(_is_global)
 is_local = property(lambda self: not _is_global(self))
-is_lazy = property(lambda self: building())
-is_eager = property(lambda self: not building())
+is_lazy = property(lambda self: lazy.is_lazy())
+is_eager = property(lambda self: not lazy.is_lazy())
 
 
 def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch import nn
 from ....blocks.block import BlockTree
 from ....calls.live_step import in_build
 from ..errors import NotPorted
+from ..other.sessions import default_session
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ class Settings:
         stage = scope.nearest(scope.blocks.stages)
         checkpointing = Value("at_bool", scope.nearest(scope.blocks.checkpointing))
         stage_id = Value("at_int64", None if stage is None else stage[0])
+        self.session_id = default_session().id
         self.scope_op_name_prefixes = scope.path.split(".") if scope.path else []
         self.attr_name2attr_value = {
             "checkpointing": checkpointing,

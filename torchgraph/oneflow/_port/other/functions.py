@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils import checkpoint as checkpoints
 
-from ....calls.live_step import building
 from ....distributed.words import env
 from ..errors import NotPorted
 
@@ -88,11 +87,6 @@ def script_if_tracing(function: T) -> T:
 def with_cuda() -> bool:
     """Whether torch was built with CUDA. OneFlow: ``sysconfig.with_cuda``."""
     return torch.version.cuda is not None
-
-
-def is_lazy() -> bool:
-    """True in `build`, whose tensors are real ones all the same. OneFlow: ``lazy_mode``."""
-    return building()
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

@@ -23,6 +23,11 @@ class Session:
         return self.Status.INITED
 
     @property
+    def id(self) -> int:
+        """0: there is one session."""
+        return 0
+
+    @property
     def is_running(self) -> bool:
         """True."""
         return True
