@@ -141,6 +141,10 @@ def test_a_tensor_made_of_an_array_is_a_copy():
     tensor = torch.zeros(2)
     flow.Tensor(tensor).fill_(1)
     assert tensor.tolist() == [0, 0]
+    for given in (array, tensor):
+        before = given.tolist()
+        flow.Tensor(given, device=flow.device("cpu")).fill_(7)
+        assert given.tolist() == before
     assert isinstance(flow.Tensor(2, 3), flow.Tensor)
 
 

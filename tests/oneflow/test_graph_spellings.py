@@ -116,7 +116,7 @@ def test_who_prints_can_be_read(ranks, level, prints):
 def test_what_oneflows_compiler_has_says_what_is_here():
     graph = Evaluates(made().eval())
     with pytest.raises(AttributeError, match=r"print\(graph\.program\)"):
-        graph._filter_states()
+        graph._create_states_builder()
     with pytest.raises(NotPorted, match="runtime_state_dict"):
         Graph(enable_get_runtime_state_dict=True)
 
@@ -286,9 +286,28 @@ def test_share_from():
 @pytest.mark.parametrize(
     "name", ["_graph_proto", "_full_graph_proto", "_compiled_graph_proto", "_config_proto"]
 )
-def test_protobufs_are_refused(name):
-    with pytest.raises(NotPorted, match="protobuf"):
-        getattr(Evaluates(made()), name)
+def test_protobufs_are_text_without_fields(name):
+    graph = Evaluates(made())
+    graph(batch())
+    message = getattr(graph, name)
+
+    assert ("MODULE" if name != "_config_proto" else "cache_size") in f"{message}"
+    with pytest.raises(NotPorted, match="no protobuf message"):
+        hash(message.net)
+    with pytest.raises(NotPorted, match="no protobuf message"):
+        message.job_name = "job"
+
+
+def test_a_graph_that_is_not_compiled_has_no_proto():
+    with pytest.warns(GraphWarning, match="has not been compiled"):
+        assert Evaluates(made())._graph_proto is None
+
+
+def test_what_comes_before_a_call_does_nothing():
+    graph = Trains()
+    graph._filter_states()
+    graph._generate_config_proto()
+    assert not graph.is_compiled
 
 
 def test_runtime_states_are_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
+from torchgraph.oneflow.nn.graph import GraphModule
 
 import torchgraph.oneflow as flow
 from torchgraph.errors import InvalidOption
@@ -27,11 +28,54 @@ class Looks(Graph):
         return self.model.to(self.kind)(x)
 
 
-def test_a_module_in_build_is_itself_and_has_no_block():
+def test_a_module_in_build_is_itself_and_has_its_block():
     graph = Looks(flow.nn.Module)
     assert torch.equal(graph(flow.ones(2, 3)), graph.model.to(flow.nn.Module)(flow.ones(2, 3)))
-    with pytest.raises(NotPorted, match="outside of build"):
-        Looks(flow.nn.graph.GraphModule)(flow.ones(2, 3))
+    paths = []
+
+    class Names(flow.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = flow.nn.Linear(3, 3)
+
+        def forward(self, x):
+            paths.append([one.to(GraphModule).path for one in (self, self.inner)])
+            return self.inner(x)
+
+    named = Evaluates(Names())
+    named(flow.ones(2, 3))
+    assert paths == [["model", "model.inner"]] * len(paths) != []
+    with pytest.raises(NotPorted, match="held by no Graph"):
+        graph.model.to(flow.nn.Module).to(GraphModule)
+    with pytest.raises(NotPorted, match="held by no Graph"):
+        Evaluates(Looked(flow.nn.Linear(3, 3)))(flow.ones(2, 3))
+
+
+class Looked(flow.nn.Module):
+    """Asks a module that no attribute holds for its block."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.others = [other]
+
+    def forward(self, x):
+        self.others[0].to(GraphModule)
+        return x
+
+
+def test_in_build_all_is_lazy_and_outside_nothing():
+    lazy = flow._oneflow_internal.lazy_mode.is_enabled
+    seen = []
+
+    class Looks(Evaluates):
+        def build(self, x):
+            made = self.model(x)
+            seen.append((made.is_lazy, self.model.weight.is_lazy, x.is_eager, lazy()))
+            return made
+
+    found = Looks(flow.nn.Linear(3, 3))(flow.ones(2, 3))
+    assert seen == [(True, True, False, True)] * len(seen) != []
+    assert (found.is_lazy, found.is_eager, lazy()) == (False, True, False)
 
 
 @pytest.mark.parametrize("proxied", [True, False])
@@ -156,9 +200,67 @@ def test_the_folder_of_test_data(monkeypatch):
     assert flow.unittest.dataset_dir("images") == "/data/images"
 
 
+def test_a_guard_says_what_is_lazy():
+    mode = flow._oneflow_internal.lazy_mode
+    name = flow._oneflow_internal.JobBuildAndInferCtx_GetCurrentJobName
+    seen = []
+
+    class Guards(Evaluates):
+        def build(self, x):
+            with mode.guard(True):
+                seen.append((x.is_lazy, name()))
+            return self.model(x)
+
+    class Leaves(Evaluates):
+        def build(self, x):
+            with mode.guard(False):
+                return self.model(x)
+
+    graph = Guards(flow.nn.Linear(3, 3))
+    with mode.guard(True):
+        assert mode.is_enabled()
+        with mode.guard(False):
+            assert not mode.is_enabled()
+            graph(flow.ones(2, 3))
+        assert flow.ones(1).is_lazy
+    assert not mode.is_enabled()
+    assert seen == [(True, graph.name)] * len(seen) != []
+    with pytest.raises(NotPorted, match="belongs to each call"):
+        Leaves(flow.nn.Linear(3, 3))(flow.ones(2, 3))
+    with pytest.raises(NotPorted, match="no build runs"):
+        name()
+
+
 def test_modules_of_the_inside_can_be_imported_and_refuse_what_they_had():
     from torchgraph.oneflow.framework import graph_build_util, scope_util
 
     assert not graph_build_util.lazy_mode.is_enabled()
     with pytest.raises(NotPortedName, match="GraphModule"):
+        scope_util.MakeInitialScope()
+    with pytest.raises(NotPorted, match="outside of build"):
         scope_util.current_scope()
+
+
+def test_a_scope_has_the_settings_of_the_module_that_runs():
+    from torchgraph.oneflow.framework import graph_build_util, scope_util
+
+    seen = []
+
+    class Tells(flow.nn.Module):
+        def forward(self, x):
+            proto = graph_build_util.scope_to_proto(scope_util.current_scope())
+            values = proto.attr_name2attr_value
+            told = values["checkpointing"], values["pipeline_stage_id_hint"]
+            fields = [one.WhichOneof("value") for one in told]
+            name = ".".join(proto.scope_op_name_prefixes)
+            seen.append((name, told[0].at_bool, told[1].at_int64, *fields))
+            return x + 1
+
+    graph = Evaluates(flow.nn.Sequential(flow.nn.Sequential(Tells()), Tells()))
+    graph.model[0].to(GraphModule).activation_checkpointing = True
+    graph.model[0].to(GraphModule).set_stage(3)
+    graph(flow.ones(1))
+    assert seen[:2] == [
+        ("model.0.0", True, 3, "at_bool", "at_int64"),
+        ("model.1", False, 0, None, None),
+    ]

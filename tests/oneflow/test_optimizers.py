@@ -4,17 +4,20 @@ import copy
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import torchgraph as tg
 from tests.passes.test_model_update import fuse, update_calls
-from torchgraph.errors import InvalidOption, UnsupportedOptimizer
+from torchgraph.errors import GraphWarning, InvalidOption, UnsupportedOptimizer
+from torchgraph.oneflow._port.graph.graph import Graph
 from torchgraph.oneflow._port.optim.adadelta import Adadelta
 from torchgraph.oneflow._port.optim.adagrad import Adagrad
 from torchgraph.oneflow._port.optim.adam import Adam, AdamW
 from torchgraph.oneflow._port.optim.base import Optimizer
+from torchgraph.oneflow._port.optim.ftrl import Ftrl
 from torchgraph.oneflow._port.optim.groups import ParamGroup
 from torchgraph.oneflow._port.optim.lamb import LAMB
 from torchgraph.oneflow._port.optim.rmsprop import RMSprop
@@ -32,6 +35,7 @@ MAKERS = {
     "Adadelta": lambda p: Adadelta(p, lr=0.5),
     "RMSprop": lambda p: RMSprop(p, lr=0.01, centered=True),
     "LAMB": lambda p: LAMB(p, lr=0.01, weight_decay=0.1),
+    "FTRL": lambda p: Ftrl(p, lr=0.1, lambda1=0.01),
 }
 SAME_STEP = ("SGD", "Adam", "AdamW, amsgrad", "Adagrad", "Adadelta", "LAMB")
 
@@ -219,8 +223,6 @@ def test_clip_grad_raises_for_a_norm_that_is_not_finite():
     ("make", "words"),
     [
         (lambda p: SGD([{"params": p, "clip_grad_max_norm": 1.0}]), "clips nothing"),
-        (lambda p: SGD(p, maximize=True), "goes down"),
-        (lambda p: SGD([{"params": p, "maximize": True}]), "goes down"),
         (lambda p: Adadelta(p, maximize=True), "maximize"),
         (lambda p: Adadelta([{"params": p, "maximize": True}]), "maximize"),
         (lambda p: LAMB(p, amsgrad=True), "AMSGrad"),
@@ -231,6 +233,71 @@ def test_clip_grad_raises_for_a_norm_that_is_not_finite():
 def test_refused(make, words):
     with pytest.raises(InvalidOption, match=words):
         make([nn.Parameter(torch.ones(2))])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: SGD([{"params": p, "maximize": True}], lr=0.5, weight_decay=0.1),
+        lambda p: SGD(p, lr=0.5, weight_decay=0.1, maximize=True),
+    ],
+)
+def test_maximize_without_a_momentum_goes_down_and_says_so(make):
+    up, down = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    with pytest.warns(GraphWarning, match="goes down"):
+        optimizer = make([up])
+    for each, one in ((up, optimizer), (down, SGD([down], lr=0.5, weight_decay=0.1))):
+        each.grad = torch.ones(2)
+        one.step()
+    assert up.tolist() == down.tolist()
+    assert down[0] < 1
+
+
+def _ftrl_in_numpy(x, gradients, s, rate):
+    """The formula of OneFlow's own test of its Graph."""
+    n, z = np.full_like(x, s["initial_accumulator_value"]), np.zeros_like(x)
+    for gradient in gradients:
+        g = gradient + s["weight_decay"] * x
+        after = n + g * g
+        sigma = (np.power(after, s["lr_power"]) - np.power(n, s["lr_power"])) / rate
+        n, z = after, z + g - sigma * x
+        divisor = (s["beta"] + np.power(n, s["lr_power"])) / rate + s["lambda2"]
+        x = np.where(np.abs(z) < s["lambda1"], 0.0, (np.sign(z) * s["lambda1"] - z) / divisor)
+    return x
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("lambda1", [0.0, 0.9])
+def test_ftrl_has_the_formula_of_oneflow(lambda1, in_graph):
+    settings = {"weight_decay": 0.1, "lr_power": -0.4, "initial_accumulator_value": 0.2}
+    settings |= {"lambda1": lambda1, "lambda2": 0.3, "beta": 0.7}
+    draw = np.random.default_rng(0)
+    first, *gradients = draw.uniform(-1, 1, (6, 8)).astype(np.float32)
+    parameter = nn.Parameter(torch.tensor(first))
+    optimizer = Ftrl([{"params": [parameter], **settings}], lr=0.3)
+    if in_graph:
+        graph = Multiplies(parameter, optimizer)
+        for gradient in gradients:
+            graph(torch.tensor(gradient))
+    else:
+        for gradient in gradients:
+            parameter.grad = torch.tensor(gradient)
+            optimizer.step()
+    right = _ftrl_in_numpy(first, gradients, settings, 0.3)
+    assert np.allclose(parameter.detach().numpy(), right, rtol=1e-5, atol=1e-6)
+    assert bool((parameter == 0).any()) == (lambda1 > 0)
+
+
+class Multiplies(Graph):
+    """The gradient is the argument."""
+
+    def __init__(self, parameter, optimizer):
+        super().__init__()
+        self.model = nn.ParameterList([parameter])
+        self.add_optimizer(optimizer)
+
+    def build(self, x):
+        (self.model[0] * x).sum().backward()
 
 
 def test_what_is_no_list_of_parameters_is_a_type_error():

@@ -53,9 +53,20 @@ def test_products_of_arguments(cpu_only, places, monkeypatch):
     assert given["device"] == ["cpu", "cuda"]
 
 
-def test_what_compares_oneflow_with_torch_is_refused_where_it_is_imported():
-    with pytest.raises(ImportError, match="both are torch"):
-        importlib.import_module("torchgraph.oneflow.test_utils.automated_test_util")
+def test_what_compares_oneflow_with_torch_is_refused_where_it_is_asked_for():
+    found = importlib.import_module("torchgraph.oneflow.test_utils.automated_test_util")
+    with pytest.raises(AttributeError, match="both are torch"):
+        getattr(found, "autotest")  # noqa: B009
+    assert found.__all__ == ["globaltest", "os"]
+    assert found.globaltest(test_torch_stays_torch) is test_torch_stays_torch
+
+
+def test_the_session_is_open():
+    session = of("framework.session_context.GetDefaultSession")()
+    kind = of("framework.multi_client_session.MultiClientSession")
+    assert isinstance(session, kind)
+    session.TryInit()
+    assert session.status == session.Status.INITED == kind.Status.INITED
 
 
 @pytest.mark.parametrize("name", ["enable", "disable"])

@@ -40,6 +40,40 @@ def test_a_file_that_is_not_there(tmp_path):
     assert done.returncode == 2
 
 
+ALIASED = """
+import sys
+import torchgraph.oneflow
+sys.modules["oneflow"] = torchgraph.oneflow
+import oneflow.nn.functional as functional
+import oneflow.unittest
+from oneflow import nn
+from oneflow.nn import graph
+
+assert nn is torchgraph.oneflow.nn and functional is nn.functional and graph is nn.graph
+assert oneflow is torchgraph.oneflow and nn.__spec__ is None
+print((oneflow.tensor([-3]) // 2).tolist())
+try:
+    import oneflow.one_embeddings
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_the_package_may_stand_for_oneflow_by_a_line_of_the_script(tmp_path):
+    script = tmp_path / "test_it.py"
+    script.write_text(ALIASED)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={"PATH": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.startswith("[-1]\noneflow.one_embeddings is no name of OneFlow")
+    assert not done.stderr
+
+
 SPAWNS = """
 import oneflow as flow
 from oneflow.utils.data import DataLoader

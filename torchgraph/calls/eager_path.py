@@ -52,7 +52,7 @@ class EagerPath:
         live = self._live
         live.progress.count(serves)
         self._cache.forget_casts()
-        token, own = in_build.set(True), vars(live.owner)  # no more than has to be, in one place
+        token, own = in_build.set(live), vars(live.owner)  # no more than has to be, in one place
         own["_bare"] = True
         try:
             with casting_anew(), Consumed() as roots:

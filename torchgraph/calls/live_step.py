@@ -53,12 +53,13 @@ from .schedulers import Schedulers
 _SILENT = nullcontext()
 _OFTEN = 2
 """Recordings that each found another number in a place before it counts as one that moves."""
-in_build: ContextVar[bool] = ContextVar("in_build", default=False)
+in_build: ContextVar[LiveStep | None] = ContextVar("in_build", default=None)
+"""The step whose `build` runs."""
 
 
 def building() -> bool:
     """True inside of the `build` of a Graph that is recorded."""
-    return in_build.get()
+    return in_build.get() is not None
 
 
 @dataclass
@@ -449,7 +450,7 @@ class LiveStep:
         """
         with patching.begun() if patched else nullcontext(), self.owner._inside_build():
             self.schedulers.tracing(True)
-            token = in_build.set(True)
+            token = in_build.set(self)
             try:
                 yield
             finally:

@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from .dialect import members, speakers
 from .errors import NotPortedModule
 from .names import namespaces, not_ported, table
+from .names.leaves import as_asked
 
 HERE = "torchgraph.oneflow"
 
@@ -65,7 +66,7 @@ def looked_up(prefix: str, name: str) -> Any:
     """
     full = f"{prefix}.{name}" if prefix else name
     if (row := table().get(full)) is not None:
-        return row.value()
+        return as_asked(row.value()) if row.is_adapted else row.value()
     if full in namespaces():
         return namespace(full)
     if name == "__all__":
@@ -104,18 +105,38 @@ def import_as_oneflow() -> None:
         sys.modules[f"oneflow.{prefix}"] = namespace(prefix)
 
 
+class _Here(Loader):
+    """Loads a namespace by another name: the module is there."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
 class _Refusing(MetaPathFinder):
-    """Says of a module of OneFlow that it is not here, where Python would only say 'not found'."""
+    """Says of a module of OneFlow that it is not here, where Python would only say 'not found'.
+
+    Under ``oneflow``, as which a script may have put `torchgraph.oneflow` into `sys.modules` by
+    itself, it finds the namespaces, too.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        for root in (f"{HERE}.", "oneflow."):
-            if fullname.startswith(f"{HERE}._port.") or fullname == f"{HERE}.__main__":
-                return None
-            if fullname.startswith(root):
-                if root == "oneflow." and sys.modules.get("oneflow") is not sys.modules.get(HERE):
-                    return None
-                error = not_ported(fullname.removeprefix(root))
-                raise NotPortedModule(error.what, fix=error.way_out)
-        return None
+        if fullname.startswith((f"{HERE}._port.", f"{HERE}.__main__")):
+            return None
+        root = next((one for one in (f"{HERE}.", "oneflow.") if fullname.startswith(one)), None)
+        if root is None:
+            return None
+        if root == "oneflow." and sys.modules.get("oneflow") is not sys.modules.get(HERE):
+            return None
+        name = fullname.removeprefix(root)
+        if name in namespaces():
+            return ModuleSpec(fullname, _Here(namespace(name)), is_package=True)
+        error = not_ported(name)
+        raise NotPortedModule(error.what, fix=error.way_out)

@@ -414,7 +414,8 @@ def warn_unregistered(module: nn.Module, warned: MutableSet[nn.Module]) -> None:
         return
     warned.add(module)
     warn(
-        f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: its "
-        "parameters are read by reference and no optimizer of the Graph can train them.",
+        f"{type(module).__name__} is called in a nn.Graph, but not registered into a nn.Graph: no "
+        "attribute of the Graph holds it. Its parameters are read by reference and no optimizer "
+        "of the Graph can train them.",
         UnregisteredModuleWarning,
     )

@@ -14,10 +14,11 @@ from torch import nn
 
 from ...._torch.distributed.held import is_dtensor
 from ....blocks.block import GraphBlock
+from ....calls.live_step import in_build
 from ....distributed import words
 from ....distributed.errors import PlacementMismatch
 from ..errors import NotPorted
-from . import on_cpu
+from . import lazy, on_cpu
 from .placement import placement as Placement
 
 
@@ -110,8 +111,8 @@ placement = property(_placement)
 sbp = property(_sbp)
 is_global = property(_is_global)
 is_local = property(lambda self: not _is_global(self))
-is_lazy = property(lambda self: False)
-is_eager = property(lambda self: True)
+is_lazy = property(lambda self: lazy.is_lazy())
+is_eager = property(lambda self: not lazy.is_lazy())
 
 
 def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -128,10 +129,18 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.Tensor.to(self, *map(on_cpu.meant, args), **_meant(kwargs))
 
 
-def module_to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-    """OneFlow: ``module.to``; ``.to(nn.Module)`` is the module itself, as of a proxy."""
+def module_to(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """OneFlow: ``module.to``; ``.to(nn.Module)`` is the module itself, as of a proxy.
+
+    In `build`, ``.to(GraphModule)`` is its block.
+
+    Raises:
+        NotPorted: a block is asked for of a module that has none.
+    """
     if _is_itself(args, nn.Module):
         return self
+    if (block := _block(self, args)) is not None:
+        return block
     return nn.Module.to(self, *map(on_cpu.meant, args), **_meant(kwargs))
 
 
@@ -146,19 +155,28 @@ def module_cuda(self: nn.Module, device: Any = None) -> nn.Module:
 
 
 def _is_itself(args: tuple[Any, ...], kind: type) -> bool:
-    """Whether a class is asked for, as of the proxies of a Graph: that of the value itself.
+    """Whether a class is asked for, as of the proxies of a Graph: that of the value itself."""
+    return len(args) == 1 and inspect.isclass(args[0]) and issubclass(args[0], kind)
+
+
+def _block(module: nn.Module, args: tuple[Any, ...]) -> Any:
+    """The block of a module of the Graph whose `build` runs; None where none is asked for.
 
     Raises:
-        NotPorted: a block is asked for, which only proxies have.
+        NotPorted: no `build` runs, or its Graph does not hold the module.
     """
-    if len(args) != 1 or not inspect.isclass(args[0]):
-        return False
-    if issubclass(args[0], GraphBlock):
-        raise NotPorted(
-            f"to({args[0].__name__}): in build modules are your own, which have no block.",
-            fix=f"graph.model.to({args[0].__name__}) outside of build.",
-        )
-    return issubclass(args[0], kind)
+    if not _is_itself(args, GraphBlock):
+        return None
+    step = in_build.get()
+    for root, held in step.modules.items() if step is not None else ():
+        for path, found in held.named_modules(prefix=root):
+            if found is module and step is not None:
+                return step.blocks.block(path)
+    raise NotPorted(
+        f"to({args[0].__name__}): this {type(module).__name__} is held by no Graph whose build "
+        "runs, and has no block.",
+        fix=f"graph.model.to({args[0].__name__}), or ask for it in build.",
+    )
 
 
 def _meant(kwargs: dict[str, Any]) -> dict[str, Any]:

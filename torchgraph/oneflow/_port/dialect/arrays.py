@@ -26,12 +26,13 @@ def as_arrays(speaks: Callable[[], bool]) -> None:
     known = Tensor.__new__
 
     def make(*args: Any, **kwargs: Any) -> Any:  # the class first; torch._dynamo has it so
-        where = kwargs.pop("device", None) if args[0] is torch.Tensor and speaks() else None
+        if args[0] is not torch.Tensor or not speaks():
+            return known(*args, **kwargs)
+        where = kwargs.pop("device", None)  # torch's constructor takes the CPU alone
         found = known(*args, **kwargs)
-        if where is not None:  # torch's constructor takes the CPU alone
-            return found.to(on_cpu.meant(where))
-        is_shared = len(args) == 2 and isinstance(args[1], (Tensor, numpy.ndarray))
-        return found.clone() if is_shared and args[0] is torch.Tensor and speaks() else found
+        if len(args) == 2 and isinstance(args[1], (Tensor, numpy.ndarray)):
+            return found.to(on_cpu.meant(where), copy=True)
+        return found.to(on_cpu.meant(where))
 
     setattr(Tensor, "__new__", staticmethod(make))  # noqa: B010
 

@@ -11,6 +11,7 @@ from ....config import GraphConfig as Config
 from ....distributed.words.process import get_world_size
 from ....options.checking import OneOf, PositiveInt
 from ..errors import NotPorted
+from .messages import Message
 
 _HALF = OneOf((torch.float16, torch.bfloat16))
 
@@ -52,11 +53,12 @@ class GraphConfig(Config):
         """
 
     @property
-    def proto(self) -> Any:
-        """Raises `NotPorted`: options are no protobuf."""
-        raise NotPorted(
-            "graph.config.proto: the options are no protobuf message.",
-            fix="graph.config.options shows them, the methods of graph.config set them.",
+    def proto(self) -> Message:
+        """The options as text, for ``print``. OneFlow: a protobuf message."""
+        return Message(
+            "graph.config.proto",
+            str(self.options),
+            "graph.config.options shows them, the methods of graph.config set them.",
         )
 
 

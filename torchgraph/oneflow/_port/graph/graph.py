@@ -11,11 +11,12 @@ import torch
 from torch.optim import Optimizer
 
 from .... import amp
-from ....errors import InvalidOption, NotAnOptimizer
+from ....errors import GraphWarning, InvalidOption, NotAnOptimizer, warn
 from ....graph import Graph as Here
 from ....options.checking import shown
 from ..errors import NotPorted
 from .compiled import AlreadyCompiled, Compiled
+from .messages import Message
 from .rows import Rows, needs_no_moments, refuse_half_clipping
 
 
@@ -186,22 +187,36 @@ class Graph(Compiled):
     load_runtime_state_dict = _own_runtime_state
     runtime_state_dict_to = _own_runtime_state
 
+    # --- what OneFlow's own tests look at ---------------------------------------------------------
+
     @property
-    def _graph_proto(self) -> Any:
-        """Raises `NotPorted`: a program is a `torch.fx` program, no protobuf message."""
-        raise NotPorted(
-            f"{self.name}: a program is no protobuf message.",
-            fix="graph.program is a torch.fx program; print(graph) shows its operators.",
+    def _graph_proto(self) -> Message | None:
+        """The Graph as text, for ``print``; None and a warning before it is compiled."""
+        if not self.is_compiled:
+            warn(
+                f"{self._shallow_repr()} has not been compiled, so its graph proto is None.",
+                GraphWarning,
+            )
+            return None
+        return Message(
+            f"{self.name}._graph_proto",
+            self.full_text(),
+            "graph.program is a torch.fx program; print(graph) shows its operators.",
         )
 
     _full_graph_proto = _graph_proto
     _compiled_graph_proto = _graph_proto
-    _optimization_conf_proto = _graph_proto
 
     @property
-    def _config_proto(self) -> Any:
-        """Raises `NotPorted`, as ``graph.config.proto`` does."""
+    def _config_proto(self) -> Message:
+        """As ``graph.config.proto``."""
         return self.config.proto
+
+    def _filter_states(self) -> None:
+        """Nothing: states are looked for at each call."""
+
+    def _generate_config_proto(self) -> None:
+        """Nothing: options are read at each call."""
 
     # --- other ways to make one -------------------------------------------------------------------
 

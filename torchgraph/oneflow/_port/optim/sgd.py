@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ....errors import InvalidOption
+from ....errors import GraphWarning, warn
 from .base import Dialect
 from .groups import as_groups, fused as fused_kernels
 
@@ -16,8 +16,8 @@ class SGD(Dialect, torch.optim.SGD):
     """SGD with OneFlow's numbers. OneFlow: ``oneflow.optim.SGD``.
 
     Other than torch's: ``dampening`` holds from the first step; with ``maximize`` the weights
-    decay away from 0; ``nesterov`` goes with a dampening. Without a momentum OneFlow ignores
-    ``maximize``: here it is refused.
+    decay away from 0; ``nesterov`` goes with a dampening. Without a momentum ``maximize`` is
+    ignored, with a warning, and the parameters go down.
 
     Args:
         params: parameters, or dicts of param groups.
@@ -28,7 +28,6 @@ class SGD(Dialect, torch.optim.SGD):
             same numbers, and nothing here.
 
     Raises:
-        InvalidOption: ``maximize`` without a momentum.
         ValueError: a number below 0.
     """
 
@@ -60,17 +59,15 @@ class SGD(Dialect, torch.optim.SGD):
         self.defaults["nesterov"] = nesterov  # torch's constructor takes none with a dampening
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a copy of a group.
-
-        Raises:
-            InvalidOption: ``maximize`` without a momentum.
-        """
+        """Add a copy of a group; in one without a momentum ``maximize`` is False."""
         settings = {**self.defaults, **param_group}
         if settings["maximize"] and settings["momentum"] == 0.0:
-            raise InvalidOption(
-                "SGD(maximize=True) without a momentum goes down in OneFlow, which ignores it.",
-                fix="leave maximize out for OneFlow's numbers, or use torch.optim.SGD to go up.",
+            warn(
+                "SGD(maximize=True) without a momentum goes down, as in OneFlow, which ignores it. "
+                "To go up use torch.optim.SGD.",
+                GraphWarning,
             )
+            param_group = {**param_group, "maximize": False}
         super().add_param_group(param_group)
 
     @property

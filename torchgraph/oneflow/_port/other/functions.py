@@ -89,10 +89,5 @@ def with_cuda() -> bool:
     return torch.version.cuda is not None
 
 
-def is_lazy() -> bool:
-    """False, in `build` too: its first calls run on real tensors. OneFlow: ``lazy_mode``."""
-    return False
-
-
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
     """Nothing, as in OneFlow after 0.9, which warns of it; torch's own is in torch."""

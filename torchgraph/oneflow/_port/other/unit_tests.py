@@ -60,6 +60,14 @@ def num_nodes_required(num_nodes: int) -> Callable[[Any], Any]:
     return marked
 
 
+def globaltest(test: Any) -> Any:
+    """A decorator without effect. OneFlow: ``test_utils.automated_test_util.globaltest``.
+
+    There the generators of its module draw global tensors in such a test; here they are not.
+    """
+    return test
+
+
 def eager_execution_enabled() -> bool:
     """Whether tests run eagerly: no, as in OneFlow unless it is told to."""
     return False
