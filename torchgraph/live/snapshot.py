@@ -12,7 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from .._torch.distributed.held import local
 from .._torch.tensors import address_of
+from ..guards.aspects import base_of, elements, entries_in, values_in
 from ..ir import bits
+from ..objects import is_a
 from ..random_state import RandomState
 
 _CONTAINERS = (dict, list, set, deque)
@@ -90,15 +92,15 @@ class Snapshot:
         pending = [value]
         while pending:
             found = pending.pop()
-            if isinstance(found, torch.Tensor):
+            if is_a(found, torch.Tensor):
                 known = id(found) in self._tensors or id(found) in self._unwritten
                 if not known and _has_data(found):
                     self._tensors[id(found)] = _Saved(found)
-            elif isinstance(found, tuple):
-                pending.extend(found)
-            elif isinstance(found, _CONTAINERS) and id(found) not in self._containers:
+            elif is_a(found, tuple):
+                pending.extend(elements(found))
+            elif is_a(found, _CONTAINERS) and id(found) not in self._containers:
                 self._containers[id(found)] = (found, contents_of(found))
-                pending.extend(found.values() if isinstance(found, dict) else found)
+                pending.extend(values_in(found))
 
 
 class Placed:
@@ -178,7 +180,9 @@ def _has_data(tensor: torch.Tensor) -> bool:
 
 def contents_of(container: Any) -> list[Any]:
     """The contents of a container; of a dict, its items."""
-    return list(container if isinstance(container, (list, set, deque)) else container.items())
+    if not is_a(container, _CONTAINERS):
+        return list(container.items())
+    return entries_in(container) if is_a(container, dict) else elements(container)
 
 
 def refill(container: Any, contents: Any) -> None:
@@ -186,16 +190,15 @@ def refill(container: Any, contents: Any) -> None:
     now = contents_of(container)
     if len(now) == len(contents) and all(map(_is, now, contents)):
         return
-    if not isinstance(container, _CONTAINERS):
+    if not is_a(container, _CONTAINERS):
         for name, value in contents:
             if container[name] is not value:
                 container[name] = value
         return
-    container.clear()
-    if isinstance(container, (dict, set)):
-        container.update(contents)
-    else:
-        container.extend(contents)
+    base = base_of(container)  # the update of a Counter adds
+    base.clear(container)
+    fill = base.update if issubclass(base, (dict, set)) else base.extend
+    fill(container, contents)
 
 
 def _is(left: object, right: object) -> bool:

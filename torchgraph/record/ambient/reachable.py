@@ -34,6 +34,7 @@ from ...errors import SourceLine, user_frames
 from ...guards import ABSENT, Name
 from ...guards.aspects import Same, cache_of, count, is_generator, look, shown
 from ...guards.names import Answering, By, Path
+from ...objects import is_a
 from ..chains.inside import values_in
 from ..chains.resolve import is_library_file
 from . import functions, settings
@@ -204,7 +205,7 @@ class Reached:
         if level < _DEEP and count(value) <= _PARTS:  # none of the user's code runs for it
             for item in values_in(value):
                 self.meet(item, where, level + 1)
-        if isinstance(value, defaultdict):
+        if is_a(value, defaultdict):
             self.meet(value.default_factory, where, level + 1)
 
     def _reduced(self, value: object, where: SourceLine | None, level: int) -> None:
