@@ -107,7 +107,9 @@ def extra_of(module: nn.Module) -> str:
             for one in quietly:
                 stack.enter_context(one)
             return _line(module.extra_repr())
-    except Exception as error:  # of the user's code
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of the user's code, which may exit
         what = str(error) if isinstance(error, _Effect) else f"raises {type(error).__name__}"
         return f"extra_repr() {what}"
 
