@@ -11,7 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from .._torch.distributed.held import local
-from .._torch.tensors import address_of
+from .._torch.tensors import address_of, count_again_from, version_of
 from ..guards.aspects import base_of, elements, entries_in, values_in
 from ..ir import bits
 from ..objects import is_a
@@ -61,12 +61,19 @@ class Snapshot:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Restore everything, the generators too, when the block ends or raises."""
+        """Restore everything, the generators too, when the block ends or raises.
+
+        The writes of the block are not counted: a backward that waits may have saved the tensors.
+        """
         with RandomState().kept():
             try:
                 yield
             finally:
                 self.restore()
+                counted = [saved for saved in self._tensors.values() if saved.version is not None]
+                count_again_from(
+                    [saved.tensor for saved in counted], [saved.version or 0 for saved in counted]
+                )
                 self.is_back = True
 
     def restore(self) -> None:
@@ -150,6 +157,8 @@ class _Saved(Placed):
         self._data = self.here.detach().clone()
         self._grad_data = None if self.grad is None else local(self.grad).detach().clone()
         self._requires_grad = tensor.requires_grad
+        counts = self.here is tensor and not tensor.is_inference()
+        self.version = version_of(tensor) if counts else None
 
     @property
     def nbytes(self) -> int:
