@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch import nn
@@ -21,6 +21,9 @@ from ._torch import OpOverload, TorchDispatchMode, schema_of, storage_id
 from ._torch.listening import not_listening
 from ._torch.modules import children_of
 from .random_state import RandomState
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 _Kind = TypeVar("_Kind")
 _LONGEST = 60
@@ -38,8 +41,12 @@ _PLAIN = frozenset(
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
-def is_a(value: object, kind: type[_Kind]) -> TypeGuard[_Kind]:
-    """``isinstance`` by the object's type alone."""
+@overload
+def is_a(value: object, kind: type[_Kind]) -> TypeIs[_Kind]: ...
+@overload
+def is_a(value: object, kind: tuple[type, ...]) -> bool: ...
+def is_a(value: object, kind: Any) -> bool:
+    """``isinstance`` by the object's type alone, of one class or one of several."""
     return issubclass(type(value), kind)
 
 
@@ -100,7 +107,9 @@ def extra_of(module: nn.Module) -> str:
             for one in quietly:
                 stack.enter_context(one)
             return _line(module.extra_repr())
-    except Exception as error:  # of the user's code
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of the user's code, which may exit
         what = str(error) if isinstance(error, _Effect) else f"raises {type(error).__name__}"
         return f"extra_repr() {what}"
 

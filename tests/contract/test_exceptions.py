@@ -210,3 +210,33 @@ def test_an_op_of_the_users_that_fails_in_the_forward_takes_back_a_batch_norm():
         step(data(0, 4, 3)[5])
     assert norm.num_batches_tracked == 6  # as eager leaves it
     step(data(0, 4, 3)[6])
+
+
+def test_a_scaler_that_a_failed_step_has_left_unscaled_raises_in_the_next_one_too():
+    def run(graphed):
+        torch.manual_seed(0)
+        model, scaler = nn.Linear(3, 2), torch.amp.GradScaler("cpu", init_scale=4.0)
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+
+        def step(x, index):
+            optimizer.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.unscale_(optimizer)
+            model.bias.index_select(0, index)
+            scaler.step(optimizer)
+            scaler.update()
+
+        run, found = tg.step(step) if graphed else step, []
+        for number in range(8):
+            try:
+                run(torch.randn(4, 3), torch.tensor([7 * (number == 4)]))
+                found.append("")
+            except (IndexError, RuntimeError) as error:
+                found.append(f"{type(error).__name__}: {error}")
+        return found, model.weight.detach().clone(), run
+
+    found, weight, graph = run(True)
+    expected, eagers, _ = run(False)
+    assert found == expected
+    assert torch.equal(weight, eagers)
+    assert graph.report().calls.programs

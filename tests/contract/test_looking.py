@@ -200,6 +200,11 @@ class Breaks(nn.Linear):
         raise KeyError("mine")
 
 
+class Exits(nn.Linear):
+    def extra_repr(self):
+        raise SystemExit
+
+
 class Measures(nn.Linear):
     def extra_repr(self):
         found = torch.zeros(1)
@@ -216,6 +221,7 @@ class Measures(nn.Linear):
         (lambda: Runs(nn.Linear(3, 1)), "Runs(extra_repr() calls a module)"),
         (lambda: OwnDraw(3, 1), "OwnDraw(extra_repr() draws from a generator)"),
         (lambda: Breaks(3, 1), "Breaks(extra_repr() raises KeyError)"),
+        (lambda: Exits(3, 1), "Exits(extra_repr() raises SystemExit)"),
         (lambda: Measures(3, 1), "Measures(norm="),
     ],
 )

@@ -162,6 +162,13 @@ def scaler_attribute(name: str) -> str:
     return f"_{name}"
 
 
+def stages_of(scaler: torch.amp.GradScaler) -> tuple[str, ...]:
+    """What a scaler has done for its optimizers since its last update: ``"UNSCALED"``."""
+    held: Any = scaler
+    stages = (state["stage"].name for state in list(held._per_optimizer_states.values()))
+    return tuple(stage for stage in stages if stage != "READY")
+
+
 def unscales_itself(optimizer: torch.optim.Optimizer) -> bool:
     """True for an optimizer that a GradScaler hands its scale to."""
     return hasattr(optimizer, "_step_supports_amp_scaling")

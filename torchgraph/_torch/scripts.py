@@ -29,7 +29,8 @@ def set_attribute(module: Any, name: str, value: Any) -> None:
 
 def identity_of(module: Any) -> int | None:
     """The hash of the module's C++ object, which owns its methods; None for other modules."""
-    return hash(module._c) if hasattr(module, "_c") else None
+    scripted = issubclass(type(module), torch.jit.ScriptModule)
+    return hash(module._c) if scripted and hasattr(module, "_c") else None
 
 
 def names_of(module: Any) -> tuple[str, ...] | None:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 version_of: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 """Counts the writes. Inference tensors have none."""
+
+_set_versions: Any = getattr(
+    getattr(torch._C, "_autograd", None), "_unsafe_set_version_counter", None
+)
+
+
+def count_again_from(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Set what `version_of` gives, where torch can: a graph that waits takes these as unwritten."""
+    if _set_versions is not None and tensors:
+        _set_versions(tuple(tensors), tuple(versions))
+
 
 address_of: Callable[[torch.UntypedStorage | torch.Generator], int] = operator.attrgetter("_cdata")
 """The address of the C++ object: equal for two Python objects exactly if they share it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -227,10 +227,15 @@ class Programs:
         with self.undone(call) as step:
             return self.live.take(step, call, True, strict)
 
-    def undone(self, call: Call) -> AbstractContextManager[Step]:
+    @contextmanager
+    def undone(self, call: Call) -> Iterator[Step]:
         """Undo every effect of the block on state, arguments and random generators."""
         self.cache.bring_home()
-        return self.live.undone(call)
+        try:
+            with self.live.undone(call) as step:
+                yield step
+        finally:
+            self.cache.forget_casts()  # versions count again from where they were
 
     def snapshot(self) -> Snapshot:
         """A snapshot of all state, to be kept: without the tensors that no program writes."""

@@ -20,6 +20,7 @@ from ..ir.aliasing import alias_sources
 from ..ir.each import Each
 from ..ir.program import RECORDED, OutputSpec, Provenance, Role
 from ..live.step import Leaf
+from ..objects import is_a
 from ..record.tape.number import stand_in
 from ..record.tape.tape import ANY, Entry, Expectation, Ref, Tape, TensorLayout, refs
 from .fakes import Fakes
@@ -277,7 +278,7 @@ class _KnownBefore:
 def is_known_before(leaf: Leaf) -> bool:
     """True for a small state of the host: its value is there before the step runs."""
     value = leaf.value
-    small = not isinstance(value, torch.Tensor) or (value.ndim == 0 and value.device.type == "cpu")
+    small = not is_a(value, torch.Tensor) or (value.ndim == 0 and value.device.type == "cpu")
     return small and leaf.role in _KNOWN_BEFORE
 
 

@@ -18,6 +18,7 @@ from ..guards import Guards, Modules, Names, ValueGuard
 from ..guards.sharing import relations
 from ..ir.program import CallRecord, OutputKind, Phase, Program, Role, provenance
 from ..live.step import Leaf
+from ..objects import is_a
 from ..options.options import Options
 from ..record.compare.outcome import Outcome, without_batch
 from ..structure import Returned
@@ -170,7 +171,7 @@ def _check_branches(program: Program, values: ValueGuard) -> None:
 
 def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
     """Refuse a step that writes one of two tensors that share memory and then reads the other."""
-    tensors = {leaf.fqn: leaf for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
+    tensors = {leaf.fqn: leaf for leaf in leaves if is_a(leaf.value, torch.Tensor)}
     written = program.signature.written
     for relation in sorted(relations({fqn: leaf.value for fqn, leaf in tensors.items()})):
         names = [name for name in tensors if name in dict(relation)]

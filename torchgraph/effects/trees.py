@@ -15,6 +15,7 @@ import torch
 from ..guards.aspects import is_container, look
 from ..live.inputs import Call
 from ..live.step import Leaf
+from ..objects import is_a
 from ..structure import Apart, HeldObject, Together, hold_in, is_taken_apart, tree_key
 from ..structure.kinds import Kind, Part
 from ..structure.nested import map_nested
@@ -131,7 +132,7 @@ class Trees:
 
     def of(self, value: object, slot: Slots) -> object:
         """The tree of ``value``. Raises Unfit."""
-        if isinstance(value, torch.Tensor) or self._is_number(value):
+        if is_a(value, torch.Tensor) or self._is_number(value):
             return slot(value)
         root = self._apart.root(value, "")
         key = tree_key(root)

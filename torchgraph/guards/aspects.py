@@ -21,7 +21,7 @@ import torch
 
 from ..ir.aliasing import is_leaf
 from ..objects import in_words, is_a
-from ..structure.kinds import SYMBOLS, parts_of_partial
+from ..structure.kinds import SYMBOLS, own_of, parts_of_partial
 
 
 class _Absent:
@@ -42,7 +42,8 @@ _PLAIN = frozenset(
 UNCHANGING = _PLAIN | {slice, float, complex, frozenset, MethodType}
 MOST, DEEPEST, _BYTES = 1 << 17, 8, 1 << 24
 """Elements of a container, levels of containers and bytes of an array that are compared."""
-_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
+_CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
+_INDEXED = (dict, list, tuple)
 _OF_C = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 _CACHED = type(functools.lru_cache(len))
 
@@ -57,15 +58,46 @@ def is_container(value: object) -> bool:
 
 def elements(container: object) -> list[object]:
     """The elements of a container, or the keys of a dict; runs no code of the user's."""
-    kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
-    return list(kind.__iter__(container))
+    return list(base_of(container).__iter__(container))
 
 
 def count(container: object) -> int:
     """The number of `elements`."""
-    kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
-    found: int = kind.__len__(container)
+    found: int = base_of(container).__len__(container)
     return found
+
+
+def values_in(container: object) -> list[Any]:
+    """The values in a container, without its keys; runs no code of the user's."""
+    base = base_of(container)
+    return list(base.values(container) if issubclass(base, dict) else base.__iter__(container))
+
+
+def entries_in(container: object) -> list[tuple[Any, Any]]:
+    """(key, value) of a dict, (position, value) of others; runs no code of the user's."""
+    base = base_of(container)
+    if issubclass(base, dict):
+        return list(base.items(container))
+    return list(enumerate(base.__iter__(container)))
+
+
+def item_of(container: Any, key: Any) -> Any:
+    """``container[key]`` of a dict, list or tuple, without the code of a user's subclass.
+
+    Raises:
+        KeyError, IndexError, TypeError: there is none.
+    """
+    kind = type(container)
+    if kind in _INDEXED or not issubclass(kind, _INDEXED):
+        return container[key]
+    if issubclass(kind, dict) and not dict.__contains__(container, key):
+        raise KeyError(key)  # and no __missing__ makes one
+    return base_of(container).__getitem__(container, key)
+
+
+def base_of(container: object) -> Any:
+    """The class of Python's that the container is, or is derived from."""
+    return next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
 
 
 def is_buffer(value: object) -> bool:
@@ -86,12 +118,14 @@ def _is_array(kind: type) -> bool:
 
 def own(holder: object) -> Any:
     """The object's own attributes; none where it has no dict."""
-    if isinstance(holder, threading.local) or type(holder) in weakref.ProxyTypes:
+    if is_a(holder, threading.local) or type(holder) in weakref.ProxyTypes:
         return holder.__dict__  # one for each thread; that of the object behind it
     try:
         return object.__getattribute__(holder, "__dict__")
     except AttributeError:
         return {}
+    except Exception:  # of a property of the user's class
+        return own_of(type(holder))(holder)
 
 
 class Same:
@@ -133,7 +167,7 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> object:
     if kind in (float, complex):
         return kind, repr(value)  # 0.0 equals -0.0, and NaN nothing
     if is_container(value):
-        inside = level < DEEPEST and (deep or level == 0 or isinstance(value, tuple))
+        inside = level < DEEPEST and (deep or level == 0 or is_a(value, tuple))
         item = partial(look, deep=deep, level=level + 1)
         return _contents(value, item) if inside else Same(value)
     parts = (value.start, value.stop, value.step) if kind is slice else parts_of_partial(value)
@@ -241,11 +275,11 @@ def _contents(value: object, item: Callable[[object], object]) -> object:
         cls = cls, look(held, deep=False)
     if count(value) > MOST:
         return cls, count(value)
-    if isinstance(value, dict):
-        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # each has its order
+    if is_a(value, dict):
+        base = base_of(value)  # each has its order
         return cls, tuple(map(look, base.keys(value))), tuple(map(item, base.values(value)))
     items = elements(value)
-    if isinstance(value, (set, frozenset)):
+    if is_a(value, (set, frozenset)):
         return cls, frozenset(map(item, items))
     if set(map(type, items)) <= _PLAIN:  # the same, at once
         return cls, tuple(zip(map(type, items), items, strict=True))
@@ -282,7 +316,7 @@ class Never:
 
 def alike(value: object, level: int = 0) -> object:
     """A look in which tensors are equal that differ in their elements alone."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         trained = value.requires_grad and is_leaf(value)
         shape = None if value.is_nested else tuple(value.shape)
         layout = (shape, value.dtype, value.device, value.layout)

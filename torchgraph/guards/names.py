@@ -17,6 +17,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..lines import SourceLine
+from ..objects import is_a
 from .aspects import (
     ABSENT,
     DEEPEST,
@@ -68,6 +69,8 @@ def _own(holder: object, name: str) -> object:
 
 
 def _slot(holder: object, name: str) -> object:
+    if name == "__class__":
+        return type(holder)  # the user's class may answer with code, or raise
     try:
         return getattr(holder, name)
     except (AttributeError, ValueError):  # ValueError: an empty cell
@@ -270,7 +273,7 @@ class NameChecks:
         if by is By.CLASS:
             return self._in_class(value, key)
         if by is By.SLOT:
-            return isinstance(value, CodeType) or self._in_slot(name, value, key)
+            return is_a(value, CodeType) or self._in_slot(name, value, key)
         held = _dict_held(value) if by is By.OWN else value
         if isinstance(held, dict):
             return self._in_dict(held, key)
@@ -314,7 +317,8 @@ class NameChecks:
 
     def _in_slot(self, name: Name, value: object, key: str) -> bool:
         found = GET[By.SLOT](value, key)
-        if found is ABSENT or found is not getattr(value, key):
+        in_python = isinstance(of_class(type(value), "__getattribute__"), FunctionType)
+        if in_python or found is ABSENT or found is not getattr(value, key):
             return False
         if _may_hold_programs(name, value):
             self._checks.weak_attribute(name.owner, key, found)
@@ -347,7 +351,7 @@ class NameChecks:
             self._value(value, deep, level, found)
         else:
             self._content(value)
-            held = dict.values(value) if isinstance(value, dict) else elements(value)
+            held = dict.values(value) if is_a(value, dict) else elements(value)
             for item in itertools.filterfalse(_never_changes, held):
                 self._inside(item, deep, level + 1)
 
@@ -355,12 +359,12 @@ class NameChecks:
         """Compare which objects are in a container, and its attributes, where it can have any."""
         if type(value).__dictoffset__:
             self._inside(own(value), False, 0)
-        if isinstance(value, dict):
+        if is_a(value, dict):
             self._checks.members(value)
-        if isinstance(value, list):
+        if is_a(value, list):
             self._checks.elements(value)
         for base in (OrderedDict, deque, set):  # the order of the first is not that of a dict
-            if isinstance(value, base):
+            if is_a(value, base):
                 self._checks.content(value, base)
 
     def _value(self, value: object, deep: bool, level: int, found: object) -> None:
@@ -395,7 +399,9 @@ def _is_plain(key: object) -> bool:
     if type(key) is tuple:
         return all(map(_is_plain, key))
     kind = type(key)
-    by_identity = kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
+    by_identity = all(
+        of_class(kind, name) is of_class(object, name) for name in ("__eq__", "__hash__")
+    )
     return by_identity or kind in (str, int, float, bool, bytes, type(None))
 
 
@@ -409,6 +415,6 @@ def _is_fixed(cls: type) -> bool:
 
 def _may_hold_programs(name: Name, value: object) -> bool:
     """True for a user's object, such as a trainer, that a name begins at and need not hold."""
-    if value is not name.owner() or isinstance(value, (type, FunctionType, ModuleType)):
+    if value is not name.owner() or is_a(value, (type, FunctionType, ModuleType)):
         return False
     return isinstance(name.owner, Same) and not name.owner.holds

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from .._torch.optimizers import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
-from .aspects import Same, look
+from ..objects import is_a
+from .aspects import Same, elements, entries_in, look
 from .checks import Members
 from .compiled import CompiledChecks
 
@@ -132,7 +133,7 @@ def _numbers_moved(old: object, new: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return issubclass(type(value), numbers.Real) and not is_a(value, bool)
 
 
 def _slots(optimizer: torch.optim.Optimizer) -> list[dict[Any, Any]]:
@@ -151,10 +152,10 @@ def _frozen(value: object, known: AbstractSet[int]) -> object:
     """
     if id(value) in known:
         return Same(value)
-    if isinstance(value, (tuple, list)):
-        return type(value), tuple(_frozen(item, known | {id(value)}) for item in value)
-    if isinstance(value, dict):
-        return {key: _frozen(item, known | {id(value)}) for key, item in value.items()}
+    if is_a(value, (tuple, list)):
+        return type(value), tuple(_frozen(item, known | {id(value)}) for item in elements(value))
+    if is_a(value, dict):
+        return {key: _frozen(item, known | {id(value)}) for key, item in entries_in(value)}
     return type(value) if _is_number(value) else look(value, deep=False, level=1)
 
 
@@ -187,6 +188,6 @@ class NestedGuard:
 
 def _is_mutable(value: object) -> bool:
     """True for a list or dict, and for a tuple with one in it: its content may change alone."""
-    if isinstance(value, tuple):
-        return any(map(_is_mutable, value))
-    return isinstance(value, (list, dict))
+    if is_a(value, tuple):
+        return any(map(_is_mutable, elements(value)))
+    return is_a(value, (list, dict))

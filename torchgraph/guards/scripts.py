@@ -17,6 +17,7 @@ from .._torch.scripts import (
     reader_of,
     set_attribute,
 )
+from ..objects import is_a
 from .aspects import look
 from .checks import same_value
 
@@ -31,7 +32,7 @@ _known: WeakKeyDictionary[object, tuple[tuple[str, ...], str]] = WeakKeyDictiona
 
 def is_script(module: object) -> bool:
     """True for what torch.jit.script, trace, load and freeze make."""
-    return isinstance(module, torch.jit.ScriptModule)
+    return is_a(module, torch.jit.ScriptModule)
 
 
 class Scripts:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.fx.node import Argument
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -178,6 +178,19 @@ def is_opaque(tensor: torch.Tensor) -> bool:
     if kind is torch.Tensor or kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__:
         return False
     return not is_dtensor(tensor)
+
+
+def class_of(tensor: torch.Tensor) -> type | None:
+    """A user's class that adds no dispatch, so that `as_subclass` makes one; else None."""
+    kind = type(tensor)
+    if kind is torch.Tensor or issubclass(kind, nn.Parameter):
+        return None
+    return None if is_dtensor(tensor) or is_opaque(tensor) else kind
+
+
+def without_class(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor, or an alias of one of a user's class, for which no code of the class runs."""
+    return tensor if class_of(tensor) is None else tensor.as_subclass(torch.Tensor)
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:

@@ -141,7 +141,10 @@ class OutputSpec:
     kind: OutputKind
     target: str
     layout: Any = None
-    """The layout of the DTensor that the user gets, of which this is the local part."""
+    """The layout of the DTensor that the user gets, of which this is the local part.
+
+    Or the class of the tensor, where it is a user's.
+    """
 
 
 @dataclass(frozen=True)

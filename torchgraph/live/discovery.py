@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import dis
 import functools
+import operator
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from .._torch.modules import children_of
 from ..blocks.proxy import unwrap
 from ..guards.aspects import count, elements, is_container, own
 from ..guards.names import of_class
 from ..ir.aliasing import is_leaf
 from ..lines import PARTS_OF_STEPS, is_library
-from ..objects import in_words, is_gone
+from ..objects import in_words, is_a, is_gone
 from ..structure import parts_of_partial
 from .logs import is_logger
 
+_Kind = TypeVar("_Kind")
+_groups_of = operator.attrgetter("param_groups")
 _DEPTH = 4
 """The depth of the search from the function."""
 
@@ -120,16 +124,16 @@ class _Search:
     def _is_ours(self, name: str, value: object) -> bool:
         """Keep what a step is made of."""
         found = self.found
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             if value.requires_grad and is_leaf(value):
                 found.tensors[_free(name, found.tensors)] = value
-        elif isinstance(value, nn.Module):
+        elif _acts_as(value, nn.Module, children_of, dict):
             found.modules[_free(name or "model", found.modules)] = value
-        elif isinstance(value, Optimizer):
+        elif _acts_as(value, Optimizer, _groups_of, list):
             value = behind(value)
             if not any(value is known for known in found.optimizers):
                 found.optimizers.append(value)
-        elif isinstance(value, torch.amp.GradScaler):
+        elif is_a(value, torch.amp.GradScaler):
             found.scalers.append(value)
         else:
             return is_logger(value)
@@ -150,19 +154,19 @@ class _Search:
                 self.found.containers.append(("", Entries(inner.__globals__, names)))
 
     def _look_inside(self, name: str, value: object, depth: int) -> None:
-        function = value.__func__ if isinstance(value, types.MethodType) else value
+        function = value.__func__ if is_a(value, types.MethodType) else value
         if callable(function):
             self._look_at_code(function)
-        if isinstance(value, LRScheduler):
+        if is_a(value, LRScheduler):
             self.found.schedulers.append(value)
             self.visit(name, vars(value).get("optimizer"), depth)
-        elif isinstance(value, types.CellType):
+        elif is_a(value, types.CellType):
             self._keep(name, value)
             with suppress(ValueError):  # not there yet
                 self.visit(name, value.cell_contents, depth)
-        elif is_container(value) and not isinstance(value, (set, frozenset)):
+        elif is_container(value) and not is_a(value, (set, frozenset)):
             self._look_at_items(name, value, depth)
-        elif isinstance(value, types.MethodType):
+        elif is_a(value, types.MethodType):
             self._look_at_method(name, value, depth)
         else:
             attributes = own(value)
@@ -183,15 +187,31 @@ class _Search:
             self.visit(part, held, depth - 1)
 
     def _look_at_items(self, name: str, value: object, depth: int) -> None:
-        if not isinstance(value, tuple):
+        if not is_a(value, tuple):
             self._keep(name, value)
         if count(value) > _ITEMS:
             return
-        held = dict.items(value) if isinstance(value, dict) else enumerate(elements(value))
+        held = dict.items(value) if is_a(value, dict) else enumerate(elements(value))
         for key, item in list(held):
             inner = f"{name}_{key}"
             self.found.words[inner] = f"{self.found.words.get(name, name)}[{in_words(key)}]"
             self.visit(inner, item, depth - 1)
+
+
+def _acts_as(
+    value: object, kind: type[_Kind], state: Callable[[Any], object], held: type
+) -> TypeGuard[_Kind]:
+    """True for an object of a class, and for a proxy of one: that has its state, and no mock has.
+
+    Args:
+        state: reads the attribute in which an object of the class holds one of ``held``.
+    """
+    if is_a(value, kind):
+        return True
+    try:
+        return isinstance(value, kind) and is_a(state(value), held)
+    except Exception:  # of the user's class
+        return False
 
 
 def _named(value: object) -> Iterator[tuple[str, object]]:
@@ -201,7 +221,7 @@ def _named(value: object) -> Iterator[tuple[str, object]]:
         yield "", function
         yield from _enumerated(args)
         yield from keywords.items()
-    elif isinstance(value, types.FunctionType):
+    elif is_a(value, types.FunctionType):
         yield from _of_function(value)
     elif _is_users(type(value)):
         yield from own(value).items()

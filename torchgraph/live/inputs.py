@@ -14,8 +14,10 @@ from .._torch.distributed.held import layout_of, local
 from .._torch.tensors import COMPILER_MARK
 from ..errors import BuildNotOverridden, UnsupportedInput
 from ..guards import Starts, starts_of_like
+from ..guards.aspects import own
 from ..ir.aliasing import has_strides
 from ..ir.program import TensorMeta
+from ..objects import is_a
 from ..options.checking import right
 from ..structure import Contents, Unfit, fault, key_of, leaves_in
 from .unread import Unread
@@ -345,8 +347,8 @@ def _described(tree: object, within: tuple[object, ...]) -> Iterator[tuple[str, 
             yield here, TensorMeta.of(leaf)
             continue
         inside: list[tuple[str, TensorMeta | str]] = []
-        if is_dataclass(leaf) and not any(leaf is one for one in within):
-            inside = list(_described(getattr(leaf, "__dict__", {}), (*within, leaf)))
+        if is_dataclass(type(leaf)) and not any(leaf is one for one in within):
+            inside = list(_described(own(leaf), (*within, leaf)))
         if any(isinstance(found, TensorMeta) for _, found in inside):
             yield from ((f"{here}.{name}", found) for name, found in inside)
         else:
@@ -363,7 +365,7 @@ def _with_paths(tree: object) -> list[tuple[object, Any]]:
 
 
 def _has_meta(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and has_strides(value)
+    return is_a(value, torch.Tensor) and has_strides(value)
 
 
 def _joined(path: Any) -> str:

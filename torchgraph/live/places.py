@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from ..guards.aspects import elements, item_of, own, values_in
+from ..objects import is_a
+
 Path = tuple[Any, ...]
 """Keys from a root container to a value: ``("betas", 0)``."""
 
@@ -23,8 +26,8 @@ def innermost(root: Any, path: Path) -> tuple[Any, Any]:
     """
     holder, key, found = root, path[0], root
     for before, inner in itertools.pairwise(path):
-        found = found[before]
-        if not isinstance(found, tuple):
+        found = item_of(found, before)
+        if not is_a(found, tuple):
             holder, key = found, inner
     return holder, key
 
@@ -34,7 +37,7 @@ def value_at(root: Any, path: Path, gone: Any = None) -> Any:
     found = root
     try:
         for key in path:
-            found = found[key]
+            found = item_of(found, key)
     except (KeyError, IndexError, TypeError, ValueError):
         return gone
     return found
@@ -44,17 +47,18 @@ def assign(root: Any, path: Path, value: object) -> None:
     """Set the value at ``path`` below a dict; tuples around it are made anew."""
     around = [root]
     for key in path[:-1]:
-        around.append(around[-1][key])
+        around.append(item_of(around[-1], key))
     for holder, key in zip(reversed(around), reversed(path), strict=True):
-        if not isinstance(holder, tuple):
+        if not is_a(holder, tuple):
             set_item(holder, key, value)
             return
-        value = with_items(holder, [*holder[:key], value, *holder[key + 1 :]])
+        held = elements(holder)
+        value = with_items(holder, [*held[:key], value, *held[key + 1 :]])
 
 
 def set_item(holder: Any, key: Any, value: object) -> None:
     """Set an item of a container, without the code of a user's subclass."""
-    if isinstance(holder, dict):
+    if is_a(holder, dict):
         dict.__setitem__(holder, key, value)
     elif isinstance(holder, list):
         list.__setitem__(holder, key, value)
@@ -67,8 +71,7 @@ def with_items(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
     if type(like) is tuple:
         return tuple(items)
     made: tuple[Any, ...] = tuple.__new__(type(like), items)
-    if hasattr(like, "__dict__"):
-        vars(made).update(vars(like))
+    own(made).update(own(like))
     return made
 
 
@@ -82,5 +85,4 @@ def containers(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[Any]:
             continue
         seen.add(id(holder))
         yield holder
-        items = dict.values(holder) if isinstance(holder, dict) else holder
-        pending += [item for item in items if isinstance(item, (dict, list, tuple))]
+        pending += [item for item in values_in(holder) if is_a(item, (dict, list, tuple))]

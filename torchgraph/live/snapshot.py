@@ -11,8 +11,10 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from .._torch.distributed.held import local
-from .._torch.tensors import address_of
+from .._torch.tensors import address_of, count_again_from, version_of
+from ..guards.aspects import base_of, elements, entries_in, values_in
 from ..ir import bits
+from ..objects import is_a
 from ..random_state import RandomState
 
 _CONTAINERS = (dict, list, set, deque)
@@ -59,12 +61,19 @@ class Snapshot:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Restore everything, the generators too, when the block ends or raises."""
+        """Restore everything, the generators too, when the block ends or raises.
+
+        The writes of the block are not counted: a backward that waits may have saved the tensors.
+        """
         with RandomState().kept():
             try:
                 yield
             finally:
                 self.restore()
+                counted = [saved for saved in self._tensors.values() if saved.version is not None]
+                count_again_from(
+                    [saved.tensor for saved in counted], [saved.version or 0 for saved in counted]
+                )
                 self.is_back = True
 
     def restore(self) -> None:
@@ -90,15 +99,15 @@ class Snapshot:
         pending = [value]
         while pending:
             found = pending.pop()
-            if isinstance(found, torch.Tensor):
+            if is_a(found, torch.Tensor):
                 known = id(found) in self._tensors or id(found) in self._unwritten
                 if not known and _has_data(found):
                     self._tensors[id(found)] = _Saved(found)
-            elif isinstance(found, tuple):
-                pending.extend(found)
-            elif isinstance(found, _CONTAINERS) and id(found) not in self._containers:
+            elif is_a(found, tuple):
+                pending.extend(elements(found))
+            elif is_a(found, _CONTAINERS) and id(found) not in self._containers:
                 self._containers[id(found)] = (found, contents_of(found))
-                pending.extend(found.values() if isinstance(found, dict) else found)
+                pending.extend(values_in(found))
 
 
 class Placed:
@@ -148,6 +157,8 @@ class _Saved(Placed):
         self._data = self.here.detach().clone()
         self._grad_data = None if self.grad is None else local(self.grad).detach().clone()
         self._requires_grad = tensor.requires_grad
+        counts = self.here is tensor and not tensor.is_inference()
+        self.version = version_of(tensor) if counts else None
 
     @property
     def nbytes(self) -> int:
@@ -178,7 +189,9 @@ def _has_data(tensor: torch.Tensor) -> bool:
 
 def contents_of(container: Any) -> list[Any]:
     """The contents of a container; of a dict, its items."""
-    return list(container if isinstance(container, (list, set, deque)) else container.items())
+    if not is_a(container, _CONTAINERS):
+        return list(container.items())
+    return entries_in(container) if is_a(container, dict) else elements(container)
 
 
 def refill(container: Any, contents: Any) -> None:
@@ -186,16 +199,15 @@ def refill(container: Any, contents: Any) -> None:
     now = contents_of(container)
     if len(now) == len(contents) and all(map(_is, now, contents)):
         return
-    if not isinstance(container, _CONTAINERS):
+    if not is_a(container, _CONTAINERS):
         for name, value in contents:
             if container[name] is not value:
                 container[name] = value
         return
-    container.clear()
-    if isinstance(container, (dict, set)):
-        container.update(contents)
-    else:
-        container.extend(contents)
+    base = base_of(container)  # the update of a Counter adds
+    base.clear(container)
+    fill = base.update if issubclass(base, (dict, set)) else base.extend
+    fill(container, contents)
 
 
 def _is(left: object, right: object) -> bool:

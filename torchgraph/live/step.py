@@ -24,6 +24,7 @@ from ..amp import Scaler, StaticGradScaler
 from ..distributed.replicas import Replicas
 from ..errors import ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import Classes, Name, OwnState, Scripts, is_script, look, shadows
+from ..guards.aspects import entries_in, item_of
 from ..guards.sharing import Relation, relations
 from ..ir import names
 from ..ir.aliasing import has_strides, is_opaque, storages_overlap
@@ -63,7 +64,7 @@ class Leaf:
         """The value that is there now; KeyError or IndexError when the place is gone."""
         found = self.root
         for key in self.path:
-            found = found[key]
+            found = item_of(found, key)
         return found
 
     def now(self, gone: Any = None) -> Any:
@@ -73,7 +74,7 @@ class Leaf:
     @property
     def in_tuple(self) -> bool:
         """True for an item of a tuple, which cannot be written by itself."""
-        return isinstance(value_at(self.root, self.path[:-1]), tuple)
+        return is_a(value_at(self.root, self.path[:-1]), tuple)
 
     @property
     def place(self) -> tuple[int, object]:
@@ -333,7 +334,7 @@ class Step:
     def object_keys(self) -> Iterator[tuple[str, object]]:
         """(name, key) of the other objects of optimizers: equal for the same object or method."""
         for fqn, value in self.objects:
-            if isinstance(value, MethodType):  # Python makes another for each look at it
+            if is_a(value, MethodType):  # Python makes another for each look at it
                 yield fqn, (id(value.__self__), value.__func__)
             else:
                 yield fqn, id(value)
@@ -366,7 +367,7 @@ class Step:
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""
         held = enumerate(self.leaves)
-        return ((i, leaf) for i, leaf in held if isinstance(leaf.value, torch.Tensor))
+        return ((i, leaf) for i, leaf in held if is_a(leaf.value, torch.Tensor))
 
     def _scan_tensors(self, holder: Mapping[str, Any], path: str, role: Role) -> None:
         for name, tensor in holder.items():
@@ -394,7 +395,7 @@ class Step:
         while fqn in self._names:  # slots may be called 0 and '0'
             fqn = fqn.again()
         self._names.add(fqn)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             self.index[id(value)] = len(self.leaves)
         self.leaves.append(Leaf(fqn, role, root, path, value))
 
@@ -451,7 +452,7 @@ class Step:
     def _states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, object, Any]]:
         """(owner, key, what is there) of the state, but for parameters that were replaced."""
         state: Mapping[Any, object] = optimizer.state  # torch types the keys as tensors
-        for key, slots in state.items():
+        for key, slots in entries_in(state):
             if not isinstance(key, torch.Tensor):
                 yield str(key), key, slots
             elif id(key) in self.index:
@@ -463,7 +464,7 @@ class Step:
             self.shared_containers.append((name, self._containers[id(held)]))
             return ()
         self._scanned.add(id(held))
-        return held.items()
+        return entries_in(held)
 
     def _scan_scaler(self, scaler: Scaler | None) -> None:
         if scaler is None:
@@ -515,13 +516,13 @@ class Step:
 
     def _scan_container(self, fqn: StateName, root: object, path: Path, held: Any) -> None:
         """Name what a container of an optimizer holds, but once: it may lie in several places."""
-        if not isinstance(held, tuple):
+        if not is_a(held, tuple):
             self.nested.append(Nested(fqn, root, path, held))
             if id(held) in self._containers:
                 self.shared_containers.append((fqn, self._containers[id(held)]))
                 return
             self._containers[id(held)] = fqn
-        for key, item in held.items() if isinstance(held, dict) else enumerate(held):
+        for key, item in entries_in(held):
             self._scan_value(fqn.below(key), root, (*path, key), item)
 
 

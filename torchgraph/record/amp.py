@@ -11,6 +11,7 @@ import torch
 
 from .._torch import engine_watch
 from .._torch.kept_casts import casting_anew
+from ..objects import is_a
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -25,7 +26,7 @@ class Autocast:
 
     def __init__(self, dtype: torch.dtype | None, tensors: Iterable[object]) -> None:
         self._dtype = dtype
-        devices = {value.device.type for value in tensors if isinstance(value, torch.Tensor)}
+        devices = {value.device.type for value in tensors if is_a(value, torch.Tensor)}
         self._devices = sorted(filter(torch.amp.is_autocast_available, devices)) if dtype else []
         self._keeps_casts = torch.is_autocast_cache_enabled()
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from ..collection import afresh, weakly
 from ..effects.entry_state import tensors_inside
@@ -16,6 +17,7 @@ from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..ir.aliasing import has_strides
 from ..ir.program import OutputSpec, Role
 from ..live.step import Leaf, Step
+from ..objects import is_a
 from ..options.options import Options
 from ..structure import Unfit
 from ..structure.nested import map_nested
@@ -34,6 +36,10 @@ from .tape.tape import Ref
 from .tape.trail import Trail
 from .update.numbers import Numbers
 from .update.own_steps import OwnSteps
+
+_MAKES_PARAMETER = (
+    "the step keeps an nn.Parameter that it makes, in whose place a program leaves a tensor"
+)
 
 
 class OwnUpdate:
@@ -147,6 +153,11 @@ class OwnUpdate:
         for tensor in self.stored_tensors.assigned_tensors():
             self._recorder.index(tensor)  # one that only changes its place is met here
         known = [leaf for leaf, _ in inputs]
+        lay = {id(leaf.value) for leaf in known}
+        kept = self.stored_tensors.assigned_tensors()
+        if any(is_a(one, nn.Parameter) and id(one) not in lay for one in kept):
+            self._recorder.give_up(_MAKES_PARAMETER, lenient=True)
+            return self.in_eager
         own = {id(leaf) for leaf, _ in free}
         given = [leaf for leaf in known if leaf.role is Role.INPUT and id(leaf) not in own]
         free[:] = self.stored_tensors.inputs(free, [leaf.value for leaf in given], pinned)

@@ -9,6 +9,7 @@ import torch
 
 from .._torch import storage_id
 from .._torch.distributed.held import layout_of
+from ..ir.aliasing import class_of
 from ..ir.program import OutputKind, OutputSpec
 from .ops.recorder import Recorder
 from .tape.number import node_of
@@ -43,7 +44,9 @@ def apart(
 
 def output_of(name: str, value: object) -> OutputSpec:
     """The `OutputSpec` of a tensor or symbolic number."""
-    layout = layout_of(value) if isinstance(value, torch.Tensor) else None
+    layout = None
+    if isinstance(value, torch.Tensor):
+        layout = layout_of(value) or class_of(value)
     return OutputSpec(OutputKind.USER, name, layout)
 
 

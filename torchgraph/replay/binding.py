@@ -10,11 +10,12 @@ import torch
 from .._torch.distributed.held import local
 from ..distributed.remote_states import storage_changes
 from ..errors import SharedMemory
-from ..ir.aliasing import restrided_inputs, storages_overlap
+from ..ir.aliasing import restrided_inputs, storages_overlap, without_class
 from ..ir.program import Program, Role
 from ..library import ValueMoved
 from ..live.inputs import Call
 from ..live.step import Leaf
+from ..objects import is_a
 from .derived import Derived
 
 
@@ -36,7 +37,7 @@ class Binding:
         self.release()
         restrided = restrided_inputs(captured)
         self._restrided = frozenset(i for i in self._inputs if i in restrided)
-        numbers = [(i, n) for i, n in enumerate(leaves) if not isinstance(n.value, torch.Tensor)]
+        numbers = [(i, n) for i, n in enumerate(leaves) if not is_a(n.value, torch.Tensor)]
         self._numbers = [(i, n.root, n.path[0]) for i, n in numbers if len(n.path) == 1]
         self._nested_numbers = [(i, n) for i, n in numbers if len(n.path) > 1]
         written = program.signature.written
@@ -60,7 +61,7 @@ class Binding:
             values[i] = leaf.read()
         tensors = call.tensors if call.disjoint else map(local, call.tensors)
         for i, tensor in zip(self._inputs, tensors, strict=True):
-            values[i] = tensor
+            values[i] = tensor if type(tensor) is torch.Tensor else without_class(tensor)
             if i in self._restrided and tensor.storage_offset():
                 raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
         if self._storage_changes != storage_changes():
@@ -119,7 +120,7 @@ class Binding:
 
 def _bound(value: Any) -> Any:
     """The form in which a program takes a value: of a DTensor, its local part."""
-    return local(value) if isinstance(value, torch.Tensor) else value
+    return without_class(local(value)) if is_a(value, torch.Tensor) else value
 
 
 def _memory(leaves: Iterable[Leaf]) -> set[int]:

@@ -78,7 +78,7 @@ class Commit:
         returned: list[torch.Tensor] = []
         for out, value in zip(self._outputs, results, strict=True):
             if out.kind is OutputKind.USER:
-                returned.append(value if out.layout is None else as_dtensor(value, out.layout))
+                returned.append(value if out.layout is None else _given(value, out.layout))
             elif out.kind is OutputKind.NORM:
                 self._norms[out.target] = value
             elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
@@ -86,6 +86,11 @@ class Commit:
             else:
                 assign(self._live[out.target].root, self._live[out.target].path, value)
         return returned
+
+
+def _given(value: torch.Tensor, layout: Any) -> torch.Tensor:
+    """A result as the user gets it: a DTensor, or of his class."""
+    return value.as_subclass(layout) if isinstance(layout, type) else as_dtensor(value, layout)
 
 
 def _places(leaves: Iterable[Leaf], wanted: AbstractSet[str]) -> dict[str, tuple[Any, Path]]:

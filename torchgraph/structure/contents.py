@@ -11,6 +11,7 @@ import torch
 
 from ..errors import UnsupportedOutput
 from ..lines import of_framework
+from ..objects import is_a
 from .keys import Unfit, leaf_key
 from .kinds import Part, kind_of, span
 from .together import Together, maker
@@ -164,7 +165,7 @@ class Returned:
                 self._edits.append((number, contents.path(number), parts))
         self.names = apart.places
         nodes = (node for _, node in self._nodes())
-        self.meets_arguments = any(isinstance(node, Given) for node in nodes) or bool(self._edits)
+        self.meets_arguments = any(is_a(node, Given) for node in nodes) or bool(self._edits)
         """True when it gives back an object of the caller's, or writes one."""
         self._prepare()
         self.tensors: list[Any] = apart.tensors
@@ -215,7 +216,7 @@ class Returned:
 
     def shown(self, tensors: Sequence[object]) -> object:
         """The returned structure, with placeholders for arguments."""
-        count = 1 + max((n.number for _, n in self._nodes() if isinstance(n, Given)), default=-1)
+        count = 1 + max((n.number for _, n in self._nodes() if is_a(n, Given)), default=-1)
         given: list[Any] = [Argument()] * count
         return Together(tensors, given, given).root(self._root)
 
@@ -225,12 +226,12 @@ class Returned:
             (path, one), (place, two) = mine, theirs
             if path != place or not _of_one_kind(one, two):
                 yield place or path, NOTHING, NOTHING
-            elif not isinstance(one, Node):
+            elif not is_a(one, Node):
                 yield path, one, two
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """(path, text) of the strings in the returned value."""
-        return ((path, leaf) for path, leaf in self._nodes() if isinstance(leaf, str))
+        return ((path, leaf) for path, leaf in self._nodes() if is_a(leaf, str))
 
     def freeze(self, other: Returned) -> None:
         """Mark objects found in the results of both calls: neither call made them."""
@@ -258,8 +259,6 @@ NOTHING = Argument()
 
 
 def _of_one_kind(one: object, two: object) -> bool:
-    if isinstance(one, Made) and isinstance(two, Made):
+    if is_a(one, Made) and is_a(two, Made):
         return one.cls is two.cls and one.number == two.number
-    return isinstance(one, Node) == isinstance(two, Node) and (
-        not isinstance(one, Node) or one == two
-    )
+    return is_a(one, Node) == is_a(two, Node) and (not is_a(one, Node) or one == two)

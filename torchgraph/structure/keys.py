@@ -14,7 +14,8 @@ import torch
 
 from .._torch import FakeTensor
 from ..ir.aliasing import is_opaque
-from .kinds import OPAQUE, SYMBOLS, ArrayContent, SameAsItem, kind_of
+from ..objects import is_a
+from .kinds import OPAQUE, SYMBOLS, ArrayContent, SameAsItem, hash_of, kind_of
 
 Key = tuple[object, ...]
 _Seen = dict[int, tuple[int, object]]
@@ -139,8 +140,7 @@ def leaf_key(value: Any) -> Key:
     except Exception:  # a memoryview raises ValueError
         what = f"is a {cls.__name__}, which can neither be bound like a tensor nor compared"
         raise Unfit(f"{what} from call to call") from None
-    own_hash: object = cls.__hash__
-    if own_hash is object.__hash__ or isinstance(value, _CALLABLE):
+    if hash_of(cls) is hash_of(object) or is_a(value, _CALLABLE):
         hidden = next(_hidden(value, 4), None)
         if hidden is not None:
             name = getattr(value, "__qualname__", cls.__name__)
@@ -166,19 +166,19 @@ def _advice(value: object) -> str:
 
 def _hidden(value: object, depth: int) -> Iterator[torch.Tensor]:
     """The tensors that an opaque object holds in plain sight of the garbage collector."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         yield value
     elif depth:
         for part in _held(value):
-            if isinstance(part, (torch.Tensor, *_NATIVE, *_CALLABLE)):
+            if is_a(part, (torch.Tensor, *_NATIVE, *_CALLABLE)):
                 yield from _hidden(part, depth - 1)
 
 
 def _held(value: object) -> list[object]:
-    if isinstance(value, types.FunctionType):
+    if is_a(value, types.FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    if isinstance(value, _NATIVE) or not hasattr(value, "__dict__"):  # an object of C
+    if is_a(value, _NATIVE) or not type(value).__dictoffset__:  # an object of C
         return gc.get_referents(value)[:_LOOK]
     return []
 

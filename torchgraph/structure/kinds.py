@@ -71,6 +71,7 @@ class Kind:
         self.new = base.__new__
         self._slots = _slots(cls)
         self._has_dict = cls.__dictoffset__ != 0
+        self._own = own_of(cls)
 
     def parts(self, value: object) -> list[Part]:
         """The parts of an object, in the order in which its class has them."""
@@ -108,7 +109,7 @@ class Kind:
             except AttributeError:  # not set
                 continue
         if self._has_dict:
-            yield from dict(own(value)).items()
+            yield from dict(self._own(value)).items()
 
     def put_attributes(self, value: object, parts: list[Part]) -> None:
         """The attributes of ``value`` are these now."""
@@ -122,15 +123,24 @@ class Kind:
                 except AttributeError:  # it was not set, either
                     continue
         if self._has_dict:
-            held = own(value)
+            held = self._own(value)
             held.clear()
             held.update(named)
 
 
-def own(value: object) -> dict[str, object]:
-    """The ``__dict__`` of an object, past any override of its class."""
+def own_of(cls: type) -> Callable[[object], dict[str, object]]:
+    """What gives the ``__dict__`` of an object of a class, past any override of the class."""
+    found = (vars(held).get("__dict__") for held in cls.__mro__)
+    in_c: Any = next((one for one in found if type(one) in _IN_C), None)
+    return _any_own if in_c is None else in_c.__get__
+
+
+def _any_own(value: object) -> dict[str, object]:
     held: dict[str, object] = object.__getattribute__(value, "__dict__")
     return held
+
+
+_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
 def _resolved(parts: list[Part]) -> list[Part]:
@@ -422,9 +432,14 @@ def _has_attributes(cls: type) -> bool:
 
 def _is_value(cls: type) -> bool:
     """True for what Python itself compares by its value: paths, fractions, dates."""
-    own_hash: object = cls.__hash__
-    by_value = own_hash is not None and own_hash is not object.__hash__
+    own_hash = hash_of(cls)
+    by_value = own_hash is not None and own_hash is not hash_of(object)
     return by_value and str(cls.__module__).partition(".")[0] in sys.stdlib_module_names
+
+
+def hash_of(cls: type) -> object:
+    """The ``__hash__`` in a class or its bases, as it lies there: a mock makes one when asked."""
+    return next(vars(held)["__hash__"] for held in cls.__mro__ if "__hash__" in vars(held))
 
 
 def _solid(cls: type) -> type:

@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 
+from ..objects import is_a
 from .kinds import Kind, Part
 from .tree import Again, Apart, Given, HeldObject, Made, Node, Slot
 
@@ -48,7 +49,7 @@ class Together:
         return found
 
     def _of(self, node: object) -> object:
-        if not isinstance(node, Node):
+        if not is_a(node, Node):
             return node
         if type(node) is HeldObject:
             return node.value
@@ -126,7 +127,7 @@ Maker = Callable[[Sequence[object]], object]
 
 def maker(node: object) -> Maker | None:
     """`Together` for a node, faster; None where an object is at two places, or was there before."""
-    if not isinstance(node, Node):
+    if not is_a(node, Node):
         return lambda tensors: node
     if type(node) is Slot:
         return itemgetter(node.position)

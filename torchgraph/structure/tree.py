@@ -207,7 +207,7 @@ def tree_key(node: object) -> object:
 
 def hold(one: object, other: object) -> None:
     """Two calls gave the same: an object that is one in both was made by neither."""
-    if not isinstance(one, Made) or not isinstance(other, Made):
+    if not is_a(one, Made) or not is_a(other, Made):
         return
     if one.original is not None and one.original is other.original:
         one.held = other.held = True

@@ -13,6 +13,7 @@ from ..ir.copies import copied
 from ..ir.program import OutputKind, OutputSpec, Role, Signature
 from ..live.inputs import Call
 from ..live.step import Leaf, Step
+from ..objects import is_a
 from ..random_state import TorchRandomState
 from ..record.ops.threads import OtherThreads
 from .batch import Batch
@@ -77,7 +78,7 @@ class Start:
             if leaf.role is Role.FREE and leaf.fqn in wanted
         }
         states = [leaf for leaf in leaves if leaf.role not in (Role.INPUT, Role.FREE)]
-        held = [leaf for leaf in states if isinstance(leaf.value, torch.Tensor)]
+        held = [leaf for leaf in states if is_a(leaf.value, torch.Tensor)]
         # Slots in any case: a wrong program may write another one than it says.
         tensors = {
             leaf.fqn: copied(leaf.value)
@@ -96,9 +97,7 @@ class Start:
             for fqn, tensor in zip(arguments, given, strict=False):
                 if fqn in wanted and isinstance(tensor, torch.Tensor):
                     tensors[fqn] = copied(tensor)
-        numbers = {
-            leaf.fqn: leaf.read() for leaf in states if not isinstance(leaf.value, torch.Tensor)
-        }
+        numbers = {leaf.fqn: leaf.read() for leaf in states if not is_a(leaf.value, torch.Tensor)}
         met = (*(leaf.value for leaf in held), *call.tensors)
         gpus = {tensor.device for tensor in met if tensor.is_cuda}
         return cls(tensors, free, numbers, TorchRandomState(gpus), batch, places, OtherThreads())

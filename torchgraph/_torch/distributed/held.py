@@ -31,7 +31,7 @@ def is_wrapper(value: object) -> bool:
 def is_dtensor(value: object) -> bool:
     """True for a DTensor; loads nothing."""
     module = sys.modules.get(_DTENSOR)
-    return module is not None and isinstance(value, module.DTensor)
+    return module is not None and issubclass(type(value), module.DTensor)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

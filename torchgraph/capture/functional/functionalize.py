@@ -57,6 +57,7 @@ from ...ir.program import (
     provenance,
 )
 from ...live.step import Leaf
+from ...objects import is_a
 from ...record.tape.trail import Stamp
 from . import lost_writes
 from .forms import is_form_of, is_mutable
@@ -323,7 +324,7 @@ def _program(
 
 def _alias_of(leaf: Leaf, owners: dict[int, str]) -> str | None:
     """The earlier input whose memory this one shares."""
-    if not isinstance(leaf.value, torch.Tensor) or not leaf.value.numel():
+    if not is_a(leaf.value, torch.Tensor) or not leaf.value.numel():
         return None
     owner = owners.setdefault(storage_id(leaf.value), leaf.fqn)
     return None if owner == leaf.fqn else owner
@@ -346,7 +347,7 @@ def _stamp_regenerated(graph: fx.Graph) -> None:
 
 
 def _meta(leaf: Leaf, node: fx.Node) -> TensorMeta | None:
-    if not isinstance(leaf.value, torch.Tensor):
+    if not is_a(leaf.value, torch.Tensor):
         return None
     # The batch may be gone.
     return TensorMeta.of(node.meta["val"] if leaf.role is Role.INPUT else leaf.value)

@@ -29,11 +29,13 @@ from typing import Any, NamedTuple
 import torch
 
 from ..._torch.listening import not_listening
+from ..._torch.optimizers import stages_of
 from ..._torch.tensors import address_of
 from ...errors import SourceLine, user_frames
 from ...guards import ABSENT, Name
 from ...guards.aspects import Same, cache_of, count, is_generator, look, shown
 from ...guards.names import Answering, By, Path
+from ...objects import is_a
 from ..chains.inside import values_in
 from ..chains.resolve import is_library_file
 from . import functions, settings
@@ -123,6 +125,8 @@ class Reached:
         """The first function that sets a generator of the whole process, and the user's line."""
         self._default: dict[int, tuple[torch.Generator, SourceLine | None]] = {}
         """By identity, torch's default generators that the step names."""
+        self._scalers: set[Hashable] = set()
+        """The keys of questions about grad scalers."""
         self._made: dict[int, Same] = {}
         """Generators and files that the step has made: each call makes them alike."""
         self._is_made = False
@@ -173,7 +177,9 @@ class Reached:
 
     def moved(self) -> tuple[str, SourceLine | None] | None:
         """The first answer that the step itself has changed."""
-        moved = (name for name in self.answers.values() if not name.holds())
+        # A scaler that the step does not update, others update before the next call.
+        stay = (name for key, name in self.answers.items() if key not in self._scalers)
+        moved = (name for name in stay if not name.holds())
         return next(((name.shown, name.where) for name in moved), None)
 
     def drawn(self) -> tuple[str, SourceLine | None] | None:
@@ -204,7 +210,7 @@ class Reached:
         if level < _DEEP and count(value) <= _PARTS:  # none of the user's code runs for it
             for item in values_in(value):
                 self.meet(item, where, level + 1)
-        if isinstance(value, defaultdict):
+        if is_a(value, defaultdict):
             self.meet(value.default_factory, where, level + 1)
 
     def _reduced(self, value: object, where: SourceLine | None, level: int) -> None:
@@ -287,6 +293,13 @@ class Reached:
             words, ask = found
             self.ask(("switches", words), words, ask, where)
 
+    def _scaler(self, value: Any, where: SourceLine | None, level: int) -> None:
+        """An earlier step that raised may have left an optimizer unscaled: the next raises, too."""
+        ask = functools.partial(_stages, weakref.ref(value))
+        key = "scaler", Same(value)
+        self._scalers.add(key)
+        self.ask(key, "what a grad scaler has done", ask, where)
+
     def _class(self, value: Any, where: SourceLine | None, level: int) -> None:
         self._settings(value, where, level)
         self._known(value, where)
@@ -318,6 +331,7 @@ _BY_TYPE: tuple[tuple[tuple[type, ...], _Meets], ...] = (
     (_FUNCTIONS, Reached._function),
     ((ModuleType,), Reached._settings),
     ((type,), Reached._class),
+    ((torch.amp.GradScaler,), Reached._scaler),
     ((io.IOBase,), Reached._file),
     ((torch.Generator, random.Random), Reached._generator),
     (
@@ -381,6 +395,11 @@ def _weakly_held(found: weakref.ref[Any]) -> object:
     if isinstance(container, weakref.WeakSet):
         return set(container)
     return None if container is None else dict(container.items())
+
+
+def _stages(found: weakref.ref[torch.amp.GradScaler]) -> object:
+    scaler = found()
+    return None if scaler is None else stages_of(scaler)
 
 
 def _state(generator: Any) -> object:

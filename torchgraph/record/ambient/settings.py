@@ -15,6 +15,8 @@ import torch
 from torch import backends
 
 from ..._torch.surroundings import checks_arguments
+from ...guards.aspects import own
+from ...objects import is_a
 
 
 class Setting(NamedTuple):
@@ -141,13 +143,13 @@ def read_by(holder: Any) -> tuple[str, Callable[[], object]] | None:
     Some are properties of the class of the module, which no dict shows. What is of
     ``torch.distributions`` goes by whether that checks arguments.
     """
-    cls = holder if isinstance(holder, type) else type(holder)
+    cls = holder if is_a(holder, type) else type(holder)
     named = (str(one.__module__) for one in cls.__mro__)
     if holder is torch.distributions or any(n.startswith("torch.distributions") for n in named):
         return "torch.distributions' checks of arguments", checks_arguments
-    module = isinstance(holder, ModuleType)
-    lies_in = str(holder.__name__ if module else type(holder).__module__)
-    if not lies_in.startswith("torch.backends") or isinstance(holder, type) or callable(holder):
+    module = is_a(holder, ModuleType)
+    lies_in = str(own(holder).get("__name__") if module else type(holder).__module__)
+    if not lies_in.startswith("torch.backends") or is_a(holder, type) or callable(holder):
         return None
     words = lies_in
     if not module:

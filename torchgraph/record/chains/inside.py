@@ -40,14 +40,14 @@ def lies_in(tensor: torch.Tensor, storages: Collection[int]) -> bool:
 
 def values_in(container: object) -> list[Any]:
     """The values in a container, without its keys."""
-    return list(dict.values(container)) if isinstance(container, dict) else elements(container)
+    return list(dict.values(container)) if is_a(container, dict) else elements(container)
 
 
 def keyed(container: object) -> list[tuple[object, object]]:
     """(key, item) of the items in a container to which paths lead."""
-    if isinstance(container, dict):
+    if is_a(container, dict):
         return [(in_path(key), item) for key, item in dict.items(container)]
-    listed = isinstance(container, (list, tuple, deque))
+    listed = is_a(container, (list, tuple, deque))
     return list(enumerate(elements(container))) if listed else []
 
 
@@ -94,7 +94,7 @@ def lying_in(value: object, limit: int = 256) -> Iterator[Lying]:
             return
         path, holder, keys, held = one = pending.pop()
         listed = is_container(held)
-        changes = listed and not isinstance(held, (tuple, frozenset))
+        changes = listed and not is_a(held, (tuple, frozenset))
         if changes or is_told_apart(held):
             yield one
         if listed and id(held) not in seen and count(held) <= limit:
@@ -107,7 +107,7 @@ def lying_in(value: object, limit: int = 256) -> Iterator[Lying]:
 def containers_within(value: object) -> dict[tuple[object, ...], int]:
     """The identities of containers and arrays that may change, by where they are in an object."""
     found = lying_in(value)
-    return {one.path: id(one.value) for one in found if not isinstance(one.value, torch.Tensor)}
+    return {one.path: id(one.value) for one in found if not is_a(one.value, torch.Tensor)}
 
 
 def tensors_under(
@@ -145,7 +145,7 @@ def _beside(value: object, before: object, level: int) -> Iterator[tuple[object,
     """(key, item, the earlier look) of the items in a container."""
     held = _held_in(before)
     for key, item in keyed(value) if level < DEEPEST else ():
-        yield key, item, held.get(_look_at_key(key) if isinstance(value, dict) else key)
+        yield key, item, held.get(_look_at_key(key) if is_a(value, dict) else key)
 
 
 def _held_in(found: object) -> dict[object, object]:

@@ -24,6 +24,7 @@ import torch
 from ...guards import ABSENT
 from ...guards.aspects import is_buffer, is_container, is_generator
 from ...guards.names import By, of_class
+from ...objects import is_a
 from ...structure import parts_of_partial
 from .chains import Chain, ChainStep, Use
 from .inside import in_path
@@ -47,7 +48,7 @@ def asked_by(value: object) -> list[tuple[ChainStep, ...]]:
     """The lookups that `operator.attrgetter` and its like make in their argument."""
     if parts := parts_of_partial(value):
         return asked_by(parts[0])
-    if not isinstance(value, _GETTERS):
+    if not is_a(value, _GETTERS):
         return []
     made: Any = value.__reduce__()
     made, names = made
@@ -70,13 +71,13 @@ def is_iterator(value: object) -> bool:
 
 def referents(value: object) -> list[object]:
     """The containers, arrays and iterators read by a call or a read of ``value``."""
-    if isinstance(value, (*_VIEWS, MappingProxyType)):
+    if is_a(value, (*_VIEWS, MappingProxyType)):
         return [held for held in gc.get_referents(value) if is_container(held)]
     if parts := parts_of_partial(value):
         function, args, keywords = parts
         return referents(function) + [held for held in (*args, *keywords.values()) if _moves(held)]
-    if isinstance(value, (BuiltinMethodType, MethodWrapperType, MethodType)):
-        held = value.__self__
+    if is_a(value, (BuiltinMethodType, MethodWrapperType, MethodType)):
+        held: Any = operator.attrgetter("__self__")(value)
         reads = is_container(held) and not isinstance(value, MethodType)
         return [held] if reads or _moves(held) else []
     return []
@@ -90,7 +91,7 @@ def _moves(value: object) -> bool:
 
 def is_holder(value: object) -> bool:
     """True for an object of Python's library or NumPy's whose methods read its attributes."""
-    if isinstance(value, (type, ModuleType, FunctionType, torch.Tensor)):
+    if is_a(value, (type, ModuleType, FunctionType, torch.Tensor)):
         return False
     if not type(value).__dictoffset__:
         return False
@@ -119,7 +120,7 @@ def asked_besides(value: object) -> Iterator[tuple[str, object, str]]:
 
 def is_users(value: object) -> bool:
     """True for an object of a user's class, modules and classes excepted."""
-    kept = isinstance(value, (torch.nn.Module, type))
+    kept = is_a(value, (torch.nn.Module, type))
     return not kept and not is_of_library(type(value))
 
 
@@ -130,7 +131,7 @@ def called_by_others(value: object, known: set[type]) -> Iterator[tuple[str, obj
         known: classes whose special methods were given already.
     """
     cls = type(value)
-    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+    if is_a(value, type) and issubclass(value, torch.autograd.Function):
         yield from _methods(value, lambda name: not name.startswith("__"))
     if is_users(value) and cls not in known:
         known.add(cls)

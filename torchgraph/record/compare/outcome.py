@@ -275,7 +275,7 @@ def _place(name: Name) -> tuple[int, object]:
     """The key of the `Item` that a name leads to."""
     holder, key = holder_at(name.owner(), name.path)
     key = hashable(key() if isinstance(key, Same) else key)
-    return id(holder), None if isinstance(holder, CellType) else key
+    return id(holder), None if is_a(holder, CellType) else key
 
 
 def repeated_in(old: Outcome, new: Outcome) -> dict[object, Assigned]:

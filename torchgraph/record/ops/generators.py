@@ -14,7 +14,9 @@ import torch
 from ..._torch import OpOverload, schema_of
 from ..._torch.tensors import address_of
 from ...errors import NoProgram, RandomStateTouched, SourceLine
+from ...guards.aspects import own
 from ...ir import effects
+from ...objects import is_a
 from ..chains.chains import Line, Root
 from ..tape.tape import Args, Kwargs
 from .threads import OtherThreads
@@ -87,9 +89,9 @@ def _may_draw(frame: FrameType, line: Line) -> bool:
 
 
 def _is_of_random(value: object) -> bool:
-    if isinstance(value, ModuleType):
-        return value.__name__ in ("random", "numpy", "numpy.random")
-    owner = value.__self__ if isinstance(value, (BuiltinMethodType, MethodType)) else None
+    if is_a(value, ModuleType):
+        return own(value).get("__name__") in ("random", "numpy", "numpy.random")
+    owner = value.__self__ if is_a(value, BuiltinMethodType) or is_a(value, MethodType) else None
     module = str(type(owner).__module__)
     return module.startswith(("random", "numpy.random"))
 

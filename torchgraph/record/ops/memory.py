@@ -21,6 +21,7 @@ from ...guards import Alias
 from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
 from ...live.step import Leaf
+from ...objects import is_a
 from ..tape.tape import Tape, TensorLayout
 
 Place = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...], torch.dtype, bool, bool]
@@ -190,7 +191,7 @@ class Memory:
 
     def aliases(self, leaves: Iterable[Leaf]) -> Iterator[Alias]:
         """The live tensors that the step read in the memory of a state, states excepted."""
-        states = [leaf for leaf in leaves if isinstance(leaf.value, torch.Tensor)]
+        states = [leaf for leaf in leaves if is_a(leaf.value, torch.Tensor)]
         own = {id(held) for leaf in states for held in (leaf.value, local(leaf.value))}
         paths = {
             storage_id(leaf.value): leaf.fqn

@@ -221,7 +221,7 @@ class AccessLog:
         value, held = meeting.value, owner if _is_held(owner) else Same(owner)
         around = list(self._moved_around(owner, path, value))
         listed, items = is_container(value), Items.of(value)
-        changes = is_buffer(value) or (listed and not isinstance(value, (tuple, frozenset)))
+        changes = is_buffer(value) or (listed and not is_a(value, (tuple, frozenset)))
         within = containers_within(value) if listed or is_buffer(value) else {}
         like: object = None
         if listed or is_a(value, torch.Tensor):
@@ -329,7 +329,7 @@ class AccessLog:
 
     def is_outside(self, owner: object) -> bool:
         """True for an object that names may begin at: not made by the step."""
-        known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
+        known = is_a(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
         return known or self._guarded(owner)
 
     def ends(self) -> None:
@@ -337,7 +337,7 @@ class AccessLog:
         self.old = dict(self._outside)
 
     def _was_before(self, owner: object) -> bool:
-        known = id(owner) in self.old or isinstance(owner, (Cell, torch.nn.Module, type))
+        known = id(owner) in self.old or is_a(owner, (Cell, torch.nn.Module, type))
         return owner is not None and known and id(owner) not in self._given
 
     def pinned(self) -> list[torch.Tensor]:
@@ -368,7 +368,7 @@ class AccessLog:
         returned: object,
     ) -> list[Touched]:
         """The places that were read and written."""
-        inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
+        inputs = [leaf for leaf, _ in leaves if is_a(leaf.value, torch.Tensor)]
         lasting = {storage_id(leaf.value) for leaf in inputs if leaf.role is not Role.INPUT}
         met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
         self._outside.clear()
@@ -380,12 +380,12 @@ class AccessLog:
         for row in self._rows.values():
             row.items = None
             owner = row.owner
-            row.outer |= isinstance(owner, Same) and self._was_before(owner())
+            row.outer |= is_a(owner, Same) and self._was_before(owner())
             row.read |= row.perhaps and not self._is_another(row)
-            held = owner() if isinstance(owner, Same) else owner
+            held = owner() if is_a(owner, Same) else owner
             if not (row.read or row.replaced):
                 pass
-            elif isinstance(held, Cell):
+            elif is_a(held, Cell):
                 found += [self._touch(row, cell) for cell in held.within(functions)]
             elif held is not None:
                 boxes.setdefault(id(held), (held, []))[1].append(row)
@@ -473,7 +473,7 @@ def _is_appended(row: Row, path: Path) -> bool:
 
 def _is_held(owner: object) -> bool:
     """True for an owner without weak references."""
-    return is_container(owner) or isinstance(owner, Cell)
+    return is_container(owner) or is_a(owner, Cell)
 
 
 def _is_added_to(value: object) -> bool:

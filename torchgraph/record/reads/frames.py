@@ -42,6 +42,7 @@ from ..._torch.symbolic import also_in
 from ...environment import chosen
 from ...errors import GraphError, SourceLine, user_frames
 from ...guards import ABSENT
+from ...objects import is_a
 from ...structure import parts_of_partial
 from ..chains.chains import Chain, ChainStep, Line, Root, Use
 from ..chains.resolve import is_library, is_library_file
@@ -304,8 +305,8 @@ class Frames:
         if parts := parts_of_partial(value):
             self.see(parts[0])
             return
-        value = getattr(value, "__func__", value) if isinstance(value, _METHODS) else value
-        if not isinstance(value, FunctionType):
+        value = getattr(value, "__func__", value) if is_a(value, _METHODS) else value
+        if not is_a(value, FunctionType):
             return
         known = self._known.setdefault(value.__code__, WeakSet())
         if value not in known:
@@ -418,7 +419,7 @@ def _lies_under_its_name(frame: FrameType) -> FunctionType | None:
     classes: tuple[type, ...] = ()
     if code.co_argcount:
         first = frame.f_locals.get(code.co_varnames[0])
-        classes = (*(first.__mro__ if isinstance(first, type) else ()), *type(first).__mro__)
+        classes = (*(first.__mro__ if is_a(first, type) else ()), *type(first).__mro__)
     places += [vars(cls).get(code.co_name) for cls in classes]
     others = (value for cls in classes for value in list(vars(cls).values()))
     for place in itertools.chain(places, others):

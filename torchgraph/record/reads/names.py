@@ -27,6 +27,7 @@ from ...guards.items import Items
 from ...guards.names import CONTENT, By
 from ...ir.aliasing import has_strides
 from ...live.step import Leaf
+from ...objects import is_a
 from ...reasons import Because, Reason
 from ..chains.chains import EACH, Chain, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
@@ -178,7 +179,7 @@ class NameWatch:
         self, frame: FrameType, line: Line, value: object, found: Touches, by: str
     ) -> None:
         """Resolve reads of a value that a function returned to a line of ``frame``."""
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             if any(use is Use.KEPT for _, use in line.returned):
                 self.access_log.which(value, Use.KEPT)
             return
@@ -268,7 +269,7 @@ class NameWatch:
         if id(value) in self.follow.given:
             return
         if not sources and not is_container(value):
-            if isinstance(value, torch.Tensor) and not vars(value):
+            if is_a(value, torch.Tensor) and not vars(value):
                 return
             if not any(step.is_open for step in chain.steps):
                 key = (id(value), chain.steps, use, bool(self._moving), self.follow.stores)
@@ -310,6 +311,6 @@ class NameWatch:
         self._lists.clear()
         self.follow.frame = None
         touched = self.access_log.finish(leaves, functions, returned)
-        inputs = [leaf.value for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
+        inputs = [leaf.value for leaf, _ in leaves if is_a(leaf.value, torch.Tensor)]
         storages = frozenset(storage_id(tensor) for tensor in inputs if has_strides(tensor))
         return Met(touched, self._counts, self.access_log.compared, storages)

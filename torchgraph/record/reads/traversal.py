@@ -370,7 +370,7 @@ class Traversal:
             known = self.led.setdefault(id(value), (value, []))[1]
             marks = {(id(owner), path) for owner, path in known}
             known += [source for source in sources if (id(source[0]), source[1]) not in marks]
-        elif not isinstance(value, tuple) and not _are_tensors(value):
+        elif not is_a(value, tuple) and not _are_tensors(value):
             sources = [Source(value, ())]
         for source in sources if use is Use.KEPT else ():
             self._access_log.keep(Meeting(str(chain), value, use, self.where), source)

@@ -19,6 +19,7 @@ from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
 from ...lines import observes_steps
 from ...live.step import Leaf
+from ...objects import is_a
 
 _HasGradients = torch.optim.Optimizer | nn.Module
 
@@ -167,7 +168,7 @@ class GradFields:
         """Guards on entry gradients that alias the memory of others of these inputs."""
         first: dict[int, Leaf] = {}
         for leaf in known:
-            if isinstance(leaf.value, torch.Tensor) and has_strides(leaf.value):
+            if is_a(leaf.value, torch.Tensor) and has_strides(leaf.value):
                 first.setdefault(storage_id(leaf.value), leaf)
         for key, gradient in self._found.items():
             if gradient is not None and has_strides(gradient):

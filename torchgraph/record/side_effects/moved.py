@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...guards import ABSENT
+from ...guards.aspects import count, elements, entries_in
 from ...guards.names import CONTENT, follow
 from ...live.discovery import Entries
+from ...objects import is_a
 
 MANY = 64
 """Containers with more items are data: only their changed items are looked at."""
@@ -18,13 +20,13 @@ MANY = 64
 
 def items_of(container: Any) -> dict[object, object]:
     """The items of a dict, a list, a closure cell or some keys of a dict, by key."""
-    if isinstance(container, Entries):
+    if is_a(container, Entries):
         held = container.values
         return {name: held[name] for name in container.names if name in held}
-    if isinstance(container, types.CellType):
+    if is_a(container, types.CellType):
         content = follow(container, CONTENT)
         return {} if content is ABSENT else {None: content}
-    return dict(container.items() if isinstance(container, dict) else enumerate(container))
+    return dict(entries_in(container))
 
 
 def keys_moved(was: dict[object, object], held: dict[object, object]) -> list[object]:
@@ -35,7 +37,7 @@ def keys_moved(was: dict[object, object], held: dict[object, object]) -> list[ob
 
 def is_full(holder: object) -> bool:
     """True for a deque that drops one for each that is appended."""
-    return isinstance(holder, deque) and len(holder) == holder.maxlen
+    return is_a(holder, deque) and count(holder) == holder.maxlen
 
 
 def appended(
@@ -58,11 +60,12 @@ def appended(
 def move_to_end(before: dict[object, object], now: Any) -> tuple[object, ...]:
     """The keys that were popped and set again, or are new, in their order; else none."""
     order = {key: number for number, key in enumerate(before)}
-    places = [order.get(key, len(order)) for key in now]
+    keys = elements(now)
+    places = [order.get(key, len(order)) for key in keys]
     if places == sorted(places):
         return ()
     kept = next(n for n in range(1, len(places)) if places[n] < places[n - 1])
-    return tuple(now)[kept:]
+    return tuple(keys[kept:])
 
 
 def same_items(one: dict[object, object], other: dict[object, object]) -> bool:

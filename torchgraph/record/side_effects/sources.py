@@ -13,6 +13,7 @@ from ...effects.trees import AliasSlot, ArgumentSlot, OutputSlot
 from ...ir.aliasing import has_strides
 from ...ir.program import Role
 from ...live.step import Leaf
+from ...objects import is_a
 from ..tape.number import node_of
 
 
@@ -28,7 +29,7 @@ class Sources:
     def __init__(self, known: Sequence[Leaf], given: Sequence[Leaf], first: int) -> None:
         self._known, self._first = known, first
         values = [leaf.value for leaf in known]
-        self.before = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
+        self.before = {storage_id(value) for value in values if is_a(value, torch.Tensor)}
         """The storages from before the step."""
         self._position = {id(leaf.value): number for number, leaf in enumerate(given)}
         self._slots: dict[int, OutputSlot] = {}

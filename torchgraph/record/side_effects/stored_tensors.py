@@ -30,11 +30,13 @@ from ...effects.entry_state import (
 )
 from ...effects.side_effects import Assigned
 from ...effects.trees import Fixed, Trees
-from ...guards.aspects import Same, is_container
+from ...guards.aspects import Same, count, elements, is_container
 from ...guards.names import Name, attribute
 from ...ir.program import Role
 from ...live.discovery import Entries
+from ...live.snapshot import refill
 from ...live.step import Leaf
+from ...objects import is_a
 from ...structure import Unfit
 from .moved import MANY, appended, is_full, items_of, keys_moved, move_to_end, same_items
 from .sources import Sources
@@ -66,20 +68,20 @@ class _Kept(NamedTuple):
     @classmethod
     def of(cls, name: str, container: Any) -> _Kept:
         """The record of a container, with its present items."""
-        holder = container.values if isinstance(container, Entries) else container
+        holder = container.values if is_a(container, Entries) else container
         return cls(name, container, holder, items_of(container))
 
     @property
     def is_whole(self) -> bool:
         """True where all items are covered, not some keys of a dict alone."""
-        return not isinstance(self.container, Entries)
+        return not is_a(self.container, Entries)
 
     @property
     def grows(self) -> int:
         """The number of appended items."""
         if not isinstance(self.holder, _GROWING):
             return 0
-        before, now = list(self.before.values()), list(self.holder)
+        before, now = list(self.before.values()), elements(self.holder)
         return appended(before, now, full=is_full(self.holder))
 
     def put_back(self) -> None:
@@ -89,8 +91,7 @@ class _Kept(NamedTuple):
             for key, value in before.items():
                 Item("", holder, key).write(value)
         elif not same_items(items_of(holder), before):
-            holder.clear()
-            holder.update(before) if isinstance(holder, dict) else holder.extend(before.values())
+            refill(holder, list(before.items() if is_a(holder, dict) else before.values()))
 
 
 class StoredTensors:
@@ -255,7 +256,7 @@ class StoredTensors:
             if to is place and self._is_shifted(place):
                 continue
             try:
-                old = id(now) in objects and not isinstance(now, torch.Tensor)
+                old = id(now) in objects and not is_a(now, torch.Tensor)
                 tree = Fixed(now, Same(now)) if old else trees.of(now, partial(sources.of, to.name))
             except Unfit as unfit:
                 raise Unfit(f"{place.name} {unfit.what}") from None
@@ -264,17 +265,17 @@ class StoredTensors:
 
     def _why_not_rewritten(self, one: _Kept) -> str:
         before, now = one.before, items_of(one.container)
-        if isinstance(one.holder, _GROWING):
+        if is_a(one.holder, _GROWING):
             fewer = len(before) > len(now) or (len(before) > MANY and len(before) != len(now))
             held = (*before.values(), *now.values()) if fewer and not one.grows else ()
-            tensors = any(isinstance(item, torch.Tensor) for item in held)
+            tensors = any(is_a(item, torch.Tensor) for item in held)
             return f"what is in {one.name} is replaced, or taken away" if tensors else ""
         gone = (key for key in before if key not in now and tensors_inside(before[key]))
         return next((f"{self._titles.of(one.container, key)} is taken away" for key in gone), "")
 
     def _reordered(self) -> Iterator[Assigned]:
         for one in self._kept:
-            whole = one.is_whole and isinstance(one.holder, dict)
+            whole = one.is_whole and is_a(one.holder, dict)
             referents = move_to_end(one.before, one.holder) if whole else ()
             if referents:
                 yield Assigned(MovedToEnd(one.holder), Fixed(referents, referents))
@@ -293,8 +294,8 @@ class StoredTensors:
 
     def _bounded(self) -> Iterator[Bounded]:
         for one in self._kept:
-            if isinstance(one.holder, deque) and one.holder.maxlen is not None and one.grows:
-                dropped = len(one.before) + one.grows - len(one.holder)
+            if is_a(one.holder, deque) and one.holder.maxlen is not None and one.grows:
+                dropped = len(one.before) + one.grows - count(one.holder)
                 yield Bounded(one.holder, one.grows, dropped)
 
     def _list(self, place: Item) -> list[object]:
@@ -305,7 +306,7 @@ class StoredTensors:
         """The end of its list, where the step has appended to it; None where it has not."""
         if not isinstance(place.holder, _GROWING):
             return None
-        number = place.item - (len(place.holder) - self._whole[id(place.holder)].grows)
+        number = place.item - (count(place.holder) - self._whole[id(place.holder)].grows)
         name = place.name.rpartition(".")[0]
         return Appended(name, place.holder, number) if number >= 0 else None
 
@@ -315,7 +316,7 @@ class StoredTensors:
             return False
         holder, before = place.holder, self._list(place)
         new = self._whole[id(holder)].grows
-        at = place.item + len(before) + new - len(holder)
+        at = place.item + len(before) + new - count(holder)
         return new > 0 and at < len(before) and before[at] is place.read()
 
 
@@ -323,6 +324,6 @@ def _once(containers: Sequence[tuple[str, object]]) -> list[tuple[str, Any]]:
     """Each container under the first of its names."""
     found: dict[object, tuple[str, object]] = {}
     for name, holder in containers:
-        some = (id(holder.values), *holder.names) if isinstance(holder, Entries) else id(holder)
+        some = (id(holder.values), *holder.names) if is_a(holder, Entries) else id(holder)
         found.setdefault(some, (name, holder))
     return list(found.values())

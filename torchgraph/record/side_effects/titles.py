@@ -10,6 +10,7 @@ from typing import Any
 
 from ...guards.aspects import Same
 from ...live.discovery import Entries
+from ...objects import is_a
 from ..tape.watch import is_plain
 
 
@@ -23,10 +24,10 @@ class Titles:
         self._found: dict[tuple[int, object], str] = {}
         used: Counter[tuple[str, bool]] = Counter()
         for name, container in containers:
-            some = isinstance(container, Entries)
+            some = is_a(container, Entries)
             for item in container.names if some else (None,):
                 title = _dotted(name, item) if some else name
-                place = title, some or isinstance(container, types.CellType)
+                place = title, some or is_a(container, types.CellType)
                 used[place] += 1
                 number = f" ({used[place]})" if used[place] > 1 else ""
                 self._found[id(container.values if some else container), item] = title + number

@@ -14,6 +14,8 @@ from types import CellType, FrameType, MemberDescriptorType
 from typing import Any
 from weakref import ref
 
+from ...guards.aspects import base_of, elements, entries_in
+from ...objects import is_a
 from ...structure.kinds import kind_of
 from ..chains.resolve import is_library_file
 from ..tape import number
@@ -180,13 +182,13 @@ def _replace(holders: list[Any], plain: _Plain) -> None:
 
 def _is_open(holder: Any, plain: _Plain) -> bool:
     """Replace items of ``holder``; true for a tuple, which has to be replaced itself."""
-    if isinstance(holder, dict):
+    if is_a(holder, dict):
         _replace_in(holder, plain)
-    elif isinstance(holder, (list, deque)):
-        for index, item in enumerate(holder):
+    elif is_a(holder, (list, deque)):
+        for index, item in entries_in(holder):
             if id(item) in plain:
-                holder[index] = plain[id(item)]
-    elif isinstance(holder, CellType):
+                base_of(holder).__setitem__(holder, index, plain[id(item)])
+    elif is_a(holder, CellType):
         holder.cell_contents = plain[id(holder.cell_contents)]
     elif isinstance(holder, tuple):
         return True
@@ -196,7 +198,7 @@ def _is_open(holder: Any, plain: _Plain) -> bool:
 
 
 def _with(items: tuple[Any, ...], plain: _Plain) -> tuple[Any, ...]:
-    made = tuple([plain.get(id(item), item) for item in items])
+    made = tuple([plain.get(id(item), item) for item in elements(items)])
     kind = type(items)
     if kind is tuple:
         return made
@@ -206,13 +208,14 @@ def _with(items: tuple[Any, ...], plain: _Plain) -> tuple[Any, ...]:
 
 
 def _replace_in(holder: dict[Any, Any], plain: _Plain) -> None:
-    if any(id(key) in plain for key in holder):
-        items = [(plain.get(id(key), key), value) for key, value in holder.items()]
-        holder.clear()
-        holder.update(items)
-    for key, value in holder.items():
+    base = base_of(holder)
+    if any(id(key) in plain for key in elements(holder)):
+        items = [(plain.get(id(key), key), value) for key, value in entries_in(holder)]
+        base.clear(holder)
+        base.update(holder, items)
+    for key, value in entries_in(holder):
         if id(value) in plain:
-            holder[key] = plain[id(value)]
+            base.__setitem__(holder, key, plain[id(value)])
 
 
 def _replace_attributes(holder: object, plain: _Plain) -> None:

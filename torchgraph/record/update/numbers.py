@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from ...guards import ABSENT, same_value
+from ...guards.aspects import elements, entries_in, item_of
 from ...ir.names import is_number
 from ...live.places import assign, containers, innermost, set_item, value_at, with_items
 from ...live.step import Leaf, Step
+from ...objects import is_a
 from ..ops.recorder import Recorder
 from ..tape import number
 from ..tape.functions import following
@@ -33,7 +35,7 @@ class Numbers:
         self.index: list[int] = []
         """By leaf, its value on the tape."""
         for leaf in step.leaves:
-            if isinstance(leaf.value, torch.Tensor):
+            if is_a(leaf.value, torch.Tensor):
                 self.index.append(recorder.memory.entered(leaf.value))
                 self.values.append(leaf.value)
             else:
@@ -103,7 +105,8 @@ class Numbers:
         around = dict(self.holders)  # of an optimizer whose step calls that of another
         places = [one for one in self._places(optimizers) if one[1].place[0] not in around]
         homes = [innermost(leaf.root, leaf.path) for _, leaf in places]
-        tuples = [(*at, at[0][at[1]]) for at in homes if isinstance(at[0][at[1]], tuple)]
+        held = [(*at, item_of(*at)) for at in homes]
+        tuples = [one for one in held if is_a(one[-1], tuple)]
         for position, leaf in places:
             self._meet(position, leaf)
             assign(leaf.root, leaf.path, _another(self._now[position]))
@@ -136,7 +139,7 @@ class Numbers:
         """The leaves of numbers in these optimizers, under any optimizer's name."""
         wanted = set(map(id, containers(optimizers)))
         for position, leaf in enumerate(self._step.leaves):
-            if isinstance(leaf.value, torch.Tensor) or leaf.place[0] not in wanted:
+            if is_a(leaf.value, torch.Tensor) or leaf.place[0] not in wanted:
                 continue
             if leaf.now(ABSENT) is not ABSENT:
                 yield position, leaf
@@ -178,11 +181,9 @@ def _another(value: object) -> object:
 def _sweep(holders: Iterable[Any], around: Collection[int] = ()) -> None:
     """Replace symbolic numbers in containers by plain ones, but in those of ``around``."""
     for holder in [one for one in holders if id(one) not in around]:
-        if not isinstance(holder, (dict, list)):
+        if not is_a(holder, (dict, list)):
             continue
-        for key, value in list(
-            dict.items(holder) if isinstance(holder, dict) else enumerate(holder)
-        ):
+        for key, value in entries_in(holder):
             plain = _plain(value)
             if plain is not value:
                 set_item(holder, key, plain)
@@ -193,8 +194,9 @@ def _plain(value: Any) -> Any:
     node = number.node_of(value)
     if node is not None:
         return node.value
-    if not isinstance(value, tuple):
+    if not is_a(value, tuple):
         return value
-    items = list(map(_plain, value))
-    same = all(map(operator.is_, items, value))
+    held = elements(value)
+    items = list(map(_plain, held))
+    same = all(map(operator.is_, items, held))
     return value if same else with_items(value, items)
