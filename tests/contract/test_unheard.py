@@ -246,12 +246,57 @@ def is_data_later(x: torch.Tensor, weight: torch.Tensor) -> Any:
     return convolution_backward(x, (blank, weight), [True, False, False])[0] + blank
 
 
+# --- what is handed to a product that is not added to it ------------------------------------------
+
+
+PRODUCTS: dict[str, Callable[..., Any]] = {
+    "addmm": lambda a, b: torch.addmm(torch.empty(2, 2), a[0], b[0], beta=0),
+    "addmm_": lambda a, b: torch.empty(2, 2).addmm_(a[0], b[0], beta=0.0),
+    "addmv": lambda a, b: torch.addmv(torch.empty(2), a[0], b[0, :, 0], beta=0),
+    "addbmm": lambda a, b: torch.addbmm(torch.empty(2, 2), a, b, beta=0),
+    "addr": lambda a, b: torch.addr(torch.empty(5, 5), a[0, 0], b[0, :, 0], beta=0),
+    "baddbmm": lambda a, b: torch.baddbmm(a.new_empty(3, 2, 2), a, b, beta=0, alpha=0.5),
+    "under_autocast": in_bfloat16(
+        lambda a, b: torch.baddbmm(torch.empty(3, 2, 2), a, b, beta=0, alpha=0.5)
+    ),
+    "filled_later": lambda a, b: (
+        torch.addmm(made := torch.empty(2, 2), a[0], b[0], beta=0),
+        made.fill_(1),
+    ),
+}
+
+
+def scores(product: Callable[..., Any]) -> Play:
+    """Attention's scores, as much code has them."""
+    weight = torch.randn(3, 5, 2, requires_grad=True)
+
+    def step(x):
+        found = product(x, weight)
+        first = found[0] if isinstance(found, tuple) else found
+        return found, torch.autograd.grad(first.float().square().sum(), weight)
+
+    return Play(step, [weight], calls=singles(4, 3, 2, 5))
+
+
+case.rows({name: lambda one=one: scores(one) for name, one in PRODUCTS.items()}, served=2)
+
+
+def is_added(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    return torch.addmm(torch.empty(8, 8), x[0, 0], x[0, 1])
+
+
+def is_added_in_bfloat16(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    return torch.empty(8, 8).bfloat16() + x[0, 0]
+
+
 @pytest.mark.parametrize("case", case)
 def test_unheard(case):
     case.check()
 
 
-@pytest.mark.parametrize("step", [is_read, is_read_too, is_data_later])
+@pytest.mark.parametrize(
+    "step", [is_read, is_read_too, is_data_later, is_added, is_added_in_bfloat16]
+)
 def test_what_is_read_is_still_looked_at(step):
     """Operands of which the wanted gradient is made, and a shape that is data later."""
     with pytest.raises(NoProgram, match="no op has filled"):

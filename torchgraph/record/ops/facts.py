@@ -29,6 +29,7 @@ _READS_FOR: dict[OpOverload, tuple[tuple[int, int], ...]] = {
     aten.convolution_backward.default: ((1, 1), (2, 0)),
 }
 """(position, which result it is read for): where that is not wanted, its shape is all."""
+_ADDS_TO = frozenset(f"aten::{name}" for name in ("addmm", "addmv", "addbmm", "baddbmm", "addr"))
 _BY_MASK = frozenset({"aten::index", "aten::_unsafe_index"})
 _EMPTY = re.compile(r"aten::(new_)?empty")
 _BY_SHAPE = re.compile(r"aten::(new_|\w+_like$|_?resize|set_)|torchgraph::(bernoulli|normal)$")
@@ -72,6 +73,10 @@ class Facts(NamedTuple):
     """True for the wait of a collective: it returns its argument with new contents."""
     reads_for: tuple[tuple[int, int], ...]
     """(position, index in ``output_mask``) of arguments read for one result alone."""
+    copies: bool
+    """True where its result is its first argument's content, in another dtype or layout maybe."""
+    adds_to: bool
+    """True where ``beta`` scales the first argument, which is not read where that is 0."""
     reads_values: tuple[int, ...]
     """Positions of arguments whose values decide more than the results."""
 
@@ -117,6 +122,8 @@ def facts(op: OpOverload) -> Facts:
         begins=effects.of_target(op).communicates,
         waits=effects.waits(op),
         reads_for=_READS_FOR.get(op, ()),
+        copies=schema.name in ("aten::_to_copy", "aten::clone"),
+        adds_to=schema.name in _ADDS_TO,
         reads_values=_READS_VALUES.get(op, ()),
     )
 

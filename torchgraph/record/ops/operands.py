@@ -19,7 +19,13 @@ def written(known: Facts, args: Args, kwargs: Mapping[str, object]) -> Iterator[
 
 
 def read(known: Facts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that a call reads or writes, but for those used for their shape alone."""
+    """The tensors that a call reads or writes, but for those used for their shape alone.
+
+    ``torch.baddbmm(torch.empty(...), q, k, beta=0)`` is the product: what is to be added to it is
+    not read.
+    """
+    if known.adds_to and type(beta := kwargs.get("beta", 1)) in (int, float) and beta == 0:
+        return tensors_of((args[1:], kwargs))
     if not known.reads_for:
         return tensors_of((args, kwargs))
     mask = kwargs["output_mask"] if "output_mask" in kwargs else args[-1]

@@ -218,6 +218,8 @@ class Recorder:
         """Run an op and record it."""
         known = facts(op)
         if self._unset and not known.reads_no_data:
+            if known.copies and self._never_set(args[0]):
+                return self._unset_copy(op, args, kwargs)
             self._look_for_strange_data(known, args, kwargs)
         if self._numbers_move:
             args, kwargs = number.exact_sizes(op, args, kwargs)
@@ -270,10 +272,28 @@ class Recorder:
 
     def _strange_data(self, tensor: torch.Tensor) -> None:
         """Take uninitialized memory that is read as data of C++: sizes, listed in a tensor."""
-        inexact = tensor.is_floating_point() or tensor.is_complex()
-        if tensor.ndim > 1 or (inexact and not self.lists_numbers):
+        if not self._may_list(tensor):
             self.refuse(refusals.unfilled(self._trail.here()))
         self._constant(tensor)
+
+    def _may_list(self, tensor: torch.Tensor) -> bool:
+        inexact = tensor.is_floating_point() or tensor.is_complex()
+        return tensor.ndim <= 1 and (not inexact or self.lists_numbers)
+
+    def _never_set(self, tensor: Any) -> bool:
+        """True for memory that no op has filled, which is no list of C++ either."""
+        met = isinstance(tensor, torch.Tensor) and has_strides(tensor)
+        return met and not self._may_list(tensor) and self.memory.storage(tensor) in self._unset
+
+    def _unset_copy(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
+        """Run a copy of uninitialized memory, as autocast makes it: it is that itself."""
+        with not_listening():
+            out: torch.Tensor = op(*args, **kwargs)
+        kind = {"dtype": out.dtype, "device": out.device}
+        layout = (list(out.shape), list(out.stride()))
+        self.note(aten.empty_strided.default, layout, kind, self.outs(out))
+        self._unset.add(self.memory.storage(out))
+        return out
 
     def _constant(self, tensor: torch.Tensor) -> None:
         """Make a constant of a tensor that Python has just made from its own data."""
