@@ -36,6 +36,8 @@ OUTSIDE = {
     "rounded by a number": (lambda x: torch.div(x, 3.0, rounding_mode="floor"), halves, "div"),
     "fmod of halves": (lambda x: torch.fmod(x, 1.7), halves, "fmod"),
     "remainder of halves": (lambda x: x % 1.7, halves, "remainder"),
+    "scaled by 0": (lambda x: torch.addmm(x, x[:, :4], x, beta=0), floats, "addmm"),
+    "product of 0": (lambda x: torch.addmv(x[:, 0], x, x[0], alpha=0.0), floats, "addmv"),
     "largest byte": (torch.amax, bytes_, "amax"),
     "smallest byte": (lambda x: x.min(0)[0], bytes_, "min"),
     "place of a byte": (lambda x: x.view(torch.int8).argmax(1), bytes_, "argmax"),
@@ -54,6 +56,7 @@ INSIDE = {
     "floor division of integers": (lambda x: x.int() // 3, bytes_, "floor_divide"),
     "fmod of floats": (lambda x: torch.fmod(x, 1.7), floats, "fmod"),
     "fmod of two halves": (lambda x: torch.fmod(x, x + 3), halves, "fmod"),
+    "scaled": (lambda x: torch.addmm(x, x[:, :4], x, beta=2, alpha=3), floats, "addmm"),
     "largest float": (torch.amax, floats, "amax"),
     "largest integer": (lambda x: x.int().amax(), bytes_, "amax"),
 }

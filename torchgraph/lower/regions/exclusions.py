@@ -58,6 +58,12 @@ def _of_rounded_number(node: fx.Node) -> bool:
     return halves and any(not list(tensors_of(argument)) for argument in node.args)
 
 
+def _may_scale_by_zero(node: fx.Node) -> bool:
+    """True for a sum with a product of which one may be multiplied by 0: ATen does not read it."""
+    scales = [node.kwargs.get(name, 1) for name in ("alpha", "beta")]
+    return any(isinstance(scale, fx.Node) or scale == 0 for scale in scales)
+
+
 def _of_bytes(node: fx.Node) -> bool:
     return operand(node).meta["val"].dtype in (torch.int8, torch.uint8)
 
@@ -101,6 +107,11 @@ EXCLUSIONS = (
         "ATen rounds the divisor to the tensor's dtype, which moves the place where the remainder"
         " jumps (pytorch#186875)",
         _of_rounded_number,
+    ),
+    Exclusion(
+        _aten("addmm", "addmv", "addbmm", "baddbmm", "addr"),
+        "multiplies by 0 what ATen leaves out: a NaN stays one (pytorch#196596)",
+        _may_scale_by_zero,
     ),
     Exclusion(
         _aten("amax", "amin", "argmax", "argmin", "max", "min", "aminmax"),
