@@ -80,6 +80,14 @@ def test_the_median_of_equal_ones_is_the_same_in_all_versions():
     assert found == [[0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
 
 
+@pytest.mark.parametrize("name", ["quantile", "nanquantile"])
+def test_the_quantile_of_equal_ones(name):
+    rows = [[1.0, 1.0, 1.0, 2.0, 2.0], [2.0] * 5]
+    (found,) = gradients(lambda x: getattr(x, name)(0.75, 1), rows)
+    selected, by_sort = [[0, 0, 0, 1, 0], [1, 0, 0, 0, 0]], [[0, 0, 0, 1, 0]] * 2
+    assert found == (selected if NEW else by_sort)
+
+
 # --- optimizers -----------------------------------------------------------------------------------
 
 
