@@ -21,12 +21,13 @@ from torch._ops import (
 
 from . import TRACERS, FakeTensor, OpOverload, composite
 from .names import patched
+from .quantiles import QUANTILES, selects
 
 Listener = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
 """Called instead of each op, with what it is called with; returns what it returns."""
 
-WHOLE = (torch.ops.aten.one_hot.default,)
-"""Ops that are calls of others, heard before: on the CPU they read values to check them alone."""
+WHOLE = (torch.ops.aten.one_hot.default, *(QUANTILES if selects() else ()))
+"""Ops that are calls of others, heard before: on the CPU they do more than these calls show."""
 _KEY = torch._C._dispatch_key_parse("Fake")
 _KEYS = torch._C.DispatchKeySet(_KEY)
 

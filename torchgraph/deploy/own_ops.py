@@ -14,6 +14,7 @@ from .. import library
 from .._torch import OpOverload, schema_of
 from ..lower.numbers import tensor_forms
 from ..passes.fusions.model_update.reference import REFERENCES
+from . import quantiles
 from .recurrent import layer_backward
 
 Tensor = torch.Tensor
@@ -93,6 +94,8 @@ def _bernoulli(like: Tensor, p: float) -> Tensor:
 
 _FORMS: dict[object, Callable[..., Any]] = {
     library.bernoulli: _bernoulli,
+    library.quantile: quantiles.quantile,
+    library.quantile_places: quantiles.places,
     library.keep: _keep,
     library.find_inf: _find_inf,
     library.unscale: _unscale,

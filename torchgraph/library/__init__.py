@@ -12,6 +12,7 @@ from .draws import bernoulli, grouped_mm, normal, rnn_layer_without_grad
 from .expect import ValueMoved, differs, expect, expect_none, expect_shape
 from .marks import accumulated, amp_black, amp_white, before_update, gradient
 from .order import after, depend
+from .quantiles import quantile, quantile_places
 from .scaler import find_inf, keep, unscale, update_scale, update_scale_
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "grouped_mm",
     "keep",
     "normal",
+    "quantile",
+    "quantile_places",
     "rnn_layer_without_grad",
     "unscale",
     "update_scale",

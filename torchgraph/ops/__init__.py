@@ -25,6 +25,8 @@ from ..library import (
     grouped_mm as grouped_mm,
     keep as keep,
     normal as normal,
+    quantile as quantile,
+    quantile_places as quantile_places,
     rnn_layer_without_grad as rnn_layer_without_grad,
     unscale as unscale,
     update_scale as update_scale,

@@ -19,6 +19,7 @@ that it takes, which its schema does not say: a program waits for one at a time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,11 @@ from ... import library
 from ..._torch import OpOverload, composite, has_kernel_for, schema_of
 from ..._torch.distributed import collectives
 from ..._torch.listening import not_listening
+from ..._torch.quantiles import QUANTILES
 from ...ir import effects
 from ...ir.batch_norms import EVALUATING, NATIVE, VENDOR, WITHOUT_STATISTICS, BatchNorm
 from ..tape.tape import Arguments, Kwargs
+from .quantiles import quantile
 
 aten = torch.ops.aten
 
@@ -138,6 +141,8 @@ def in_its_own_ops(op: OpOverload) -> Callable[..., object]:
     """The decomposition of a composite op: eager's, where Python has another one."""
     if op is aten.one_hot.default:
         return _one_hot
+    if op in QUANTILES:
+        return functools.partial(quantile, op)
     key = "CompositeImplicitAutograd"
     return composite(op, key) if has_kernel_for(op.name(), key) else op.decompose
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..._torch import OpOverload, pytree
-from ..._torch.listening import listening, not_listening
+from ..._torch.listening import decomposes, listening, not_listening
 from ...errors import GraphError
 from ...reasons import Because, Reason
 from .number import bare_args, bare_kwargs
@@ -55,6 +55,8 @@ class Raised:
         if isinstance(error, GraphError) or error is self._latest or self._why:
             return
         self._latest = error
+        if decomposes(op, "cpu"):  # what it reads are values that its own ops have given
+            return
         if not _by_shapes(op, args, kwargs):
             line = self._trail.line
             at = "" if line is None else f" at {line}"
