@@ -23,7 +23,7 @@ from ..._torch import VF
 from ..._torch.listening import is_listening, not_listening
 from ..._torch.names import patched
 from ..._torch.ops import FOREACH_LERP, PAD_PACKED
-from ..._torch.tensors import MAKE_SUBCLASS, address_of
+from ..._torch.tensors import BASE, IS_VIEW, MAKE_SUBCLASS, VERSION, address_of
 from ...errors import DataDependent, NonScalarBackward, SourceLine
 from ...ir.aliasing import has_strides
 from ...ir.program import Phase
@@ -37,7 +37,7 @@ from .tensor_data import of_numbers
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")
 _SUBCLASS = (MAKE_SUBCLASS, "as_subclass")
-_OF_OBJECTS = ("__hash__", "data_ptr", "untyped_storage", "is_shared", "is_inference", "_is_view")
+_OF_OBJECTS = ("__hash__", "data_ptr", "untyped_storage", "is_shared", "is_inference", IS_VIEW)
 """What may be another for another tensor with the same content."""
 _T = TypeVar("_T")
 _Function = Callable[..., object]
@@ -102,7 +102,7 @@ class Escapes:
             flag: Any = torch.Tensor.requires_grad
             turned = property(flag.__get__, self._own(self._turn, flag.__set__))
             stack.enter_context(patched(torch.Tensor, "requires_grad", turned))
-            asked = {"_version": self._version, "_base": self._told_apart}
+            asked = {VERSION: self._counted, BASE: self._told_apart}
             for name, ours in asked.items():
                 fact: Any = vars(torch.Tensor.__base__)[name]  # a C property
                 answer = property(self._own(ours, fact.__get__))
@@ -255,7 +255,7 @@ class Escapes:
             self.identified(key)
         return theirs(reference, key, *args)
 
-    def _version(self, theirs: _Function, tensor: torch.Tensor) -> object:
+    def _counted(self, theirs: _Function, tensor: torch.Tensor) -> object:
         """A count of writes, which a program makes otherwise."""
         if _is_asked_by_user():
             line = self._trail.line
