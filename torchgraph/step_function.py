@@ -31,6 +31,10 @@ class _Steps(dict["StepFunction", "_MethodStep"], Itself):
         """Clear the steps once ``owner`` is gone: they hold attributes that hold them."""
         self._end = weakref.ref(owner, lambda _: self.clear())
 
+    def are_of(self, owner: object) -> bool:
+        """False for another's, which came with its ``__dict__``, as in ``copy.copy()``."""
+        return self._end is None or self._end() is owner
+
     def __deepcopy__(self, memo: Any) -> _Steps:
         return _Steps()
 
@@ -132,6 +136,8 @@ class StepFunction(Graph):
         if not hasattr(owner, "__dict__"):
             raise InvalidOption(f"tg.step on a method of {cls}, whose objects have __slots__ only.")
         steps = vars(owner).setdefault("_torchgraph_steps", _Steps())
+        if not steps.are_of(owner):
+            steps = vars(owner)["_torchgraph_steps"] = _Steps()
         if self not in steps:
             if self._kind is None:
                 self._kind = _named(_MethodStep, self.build)

@@ -152,6 +152,20 @@ def test_a_copy_of_an_object_has_a_step_of_its_own():
     assert str(snapshot(other.model)) != str(before)
 
 
+def test_a_shallow_copy_of_an_object_has_a_step_of_its_own():
+    trainer = Trainer().run()
+    other = copy.copy(trainer)
+    other.model, trainer.model = copy.deepcopy(trainer.model), trainer.model
+    other.optimizer = torch.optim.SGD(other.model.parameters(), lr=0.1)
+    before = snapshot(trainer.model)
+    other.run()
+
+    assert other.step is not trainer.step
+    assert trainer.step is trainer.step
+    assert str(snapshot(trainer.model)) == str(before)
+    assert str(snapshot(other.model)) != str(before)
+
+
 def test_an_override_calls_the_step_of_its_base():
     class Loud(Trainer):
         calls = 0

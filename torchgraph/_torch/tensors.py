@@ -30,6 +30,9 @@ values_of: Callable[[torch.Tensor], torch.Tensor] = operator.methodcaller("_valu
 """The indices and values of a sparse tensor, coalesced or not."""
 
 
+VERSION, BASE, IS_VIEW = "_version", "_base", "_is_view"
+"""The properties of Tensor that count its writes and give the tensor that it views; its method."""
+
 MAKE_SUBCLASS = "_make_subclass"
 """The static method of Tensor that makes a Parameter, say."""
 

@@ -28,6 +28,7 @@ from ..options.options import Options
 from ..structure import Contents
 from .ambient.ambient_state import AmbientState
 from .amp import Autocast
+from .chains.chains import Use
 from .chains.touched import Met
 from .compare.outcome import Outcome, loss_of, read_of_states, returned_as
 from .gradients import Gradients, kept, with_gradient
@@ -142,6 +143,7 @@ class _Taking:
             *self._names.let_go(),
             *(undo.trial.holders() if undo.trial is not None else ()),
         ]
+        self._escapes.identified = self._identified
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._asking = AmbientState(self._names, self._trail)
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
@@ -517,6 +519,12 @@ class _Taking:
 
     def _meet_tensor(self, tensor: torch.Tensor, index: int) -> None:
         self._inputs.meet(tensor, index)
+
+    def _identified(self, tensor: torch.Tensor) -> None:
+        """Guard which tensor a name leads to, where Python goes by it; modules' are guarded."""
+        named = self._step.tensors_by_name.values()
+        if id(tensor) not in self._step.index or any(tensor is one for one in named):
+            self._names.access_log.which(tensor, Use.COMPARED)
 
     def _meet_module(self, module: nn.Module) -> None:
         if not self._step.own_update:

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils.weak import WeakIdRef
 
 from ..._torch import VF
 from ..._torch.listening import is_listening, not_listening
 from ..._torch.names import patched
 from ..._torch.ops import FOREACH_LERP, PAD_PACKED
-from ..._torch.tensors import MAKE_SUBCLASS, address_of
+from ..._torch.tensors import BASE, IS_VIEW, MAKE_SUBCLASS, VERSION, address_of
 from ...errors import DataDependent, NonScalarBackward, SourceLine
 from ...ir.aliasing import has_strides
 from ...ir.program import Phase
 from ...structure import Returned
+from ..chains.resolve import is_library
 from ..tape.trail import Trail
 from . import refusals
 from .recorder import Recorder
@@ -33,6 +37,8 @@ from .tensor_data import of_numbers
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")
 _SUBCLASS = (MAKE_SUBCLASS, "as_subclass")
+_OF_OBJECTS = ("__hash__", "data_ptr", "untyped_storage", "is_shared", "is_inference", IS_VIEW)
+"""What may be another for another tensor with the same content."""
 _T = TypeVar("_T")
 _Function = Callable[..., object]
 
@@ -48,6 +54,8 @@ class Escapes:
         """The tensors that ``backward()`` was called on."""
         self._texts: dict[str, SourceLine | None] = {}
         """The text of each printed tensor, and the line."""
+        self.identified: Callable[[torch.Tensor], None] = lambda tensor: None
+        """Called with each tensor of which the user's code asks which one it is."""
 
     def refuse_texts(self, returned: Returned) -> None:
         """Refuse the text of a tensor in a result of `build`; printing one is fine."""
@@ -68,6 +76,8 @@ class Escapes:
                 (torch.Tensor, "__bool__", self._truth),
                 (torch.Tensor, "__deepcopy__", self._deep_copy),
                 (torch.Tensor, "requires_grad_", self._turn),
+                *((torch.Tensor, name, self._told_apart) for name in _OF_OBJECTS),
+                (WeakIdRef, "__init__", self._keyed),
                 *((torch.Tensor, name, self._escape) for name in _ESCAPES),
                 *((torch.Tensor, name, self._shown) for name in _SHOWN),
                 *((torch.Tensor, name, self._subclass) for name in _SUBCLASS),
@@ -92,6 +102,11 @@ class Escapes:
             flag: Any = torch.Tensor.requires_grad
             turned = property(flag.__get__, self._own(self._turn, flag.__set__))
             stack.enter_context(patched(torch.Tensor, "requires_grad", turned))
+            asked = {VERSION: self._counted, BASE: self._told_apart}
+            for name, ours in asked.items():
+                fact: Any = vars(torch.Tensor.__base__)[name]  # a C property
+                answer = property(self._own(ours, fact.__get__))
+                stack.enter_context(patched(torch.Tensor, name, answer))
             yield
 
     @contextmanager
@@ -228,6 +243,26 @@ class Escapes:
             self._meet(tensor)
         return theirs(tensor, trains)
 
+    def _told_apart(self, theirs: _Function, tensor: torch.Tensor, *args: object) -> object:
+        """``held[t]``, ``t.data_ptr()``: what comes of it goes by which tensor it is."""
+        if _is_asked_by_user():
+            self.identified(tensor)
+        return theirs(tensor, *args)
+
+    def _keyed(self, theirs: _Function, reference: object, key: object, *args: object) -> object:
+        """A dictionary of torch's with weak keys looks a tensor up."""
+        if isinstance(key, torch.Tensor) and _is_asked_by_user():
+            self.identified(key)
+        return theirs(reference, key, *args)
+
+    def _counted(self, theirs: _Function, tensor: torch.Tensor) -> object:
+        """A count of writes, which a program makes otherwise."""
+        if _is_asked_by_user():
+            line = self._trail.line
+            at = "" if line is None else f" (at {line})"
+            self._recorder.give_up(f"it reads how often a tensor was written{at}", lenient=True)
+        return theirs(tensor)
+
     def _meet(self, tensor: torch.Tensor) -> None:
         if not is_lazy(tensor) and self._counts(tensor) and not self._recorder.gave_up:
             self._recorder.index(tensor)
@@ -296,6 +331,14 @@ class Escapes:
             return True
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         return plain and has_strides(tensor) and not tensor.is_meta
+
+
+def _is_asked_by_user() -> bool:
+    """True where what has been patched is called by a line of the user's."""
+    frame: FrameType | None = sys._getframe(3)  # past this, the function and what patches it
+    while frame is not None and frame.f_globals.get("__name__") == WeakIdRef.__module__:
+        frame = frame.f_back
+    return frame is not None and not is_library(frame.f_globals.get("__name__", ""))
 
 
 def _listed(values: Iterable[object]) -> Iterator[torch.Tensor]:
