@@ -240,3 +240,19 @@ def test_a_scaler_that_a_failed_step_has_left_unscaled_raises_in_the_next_one_to
     assert found == expected
     assert torch.equal(weight, eagers)
     assert graph.report().calls.programs
+
+
+def test_a_step_with_a_disabled_scaler_is_served():
+    model, scaler = nn.Linear(3, 2), torch.amp.GradScaler("cpu", enabled=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    @tg.step
+    def step(x):
+        optimizer.zero_grad()
+        scaler.scale(model(x).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    for _ in range(4):
+        step(torch.randn(4, 3))
+    assert step.report().calls.programs

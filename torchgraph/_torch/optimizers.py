@@ -164,8 +164,8 @@ def scaler_attribute(name: str) -> str:
 
 def stages_of(scaler: torch.amp.GradScaler) -> tuple[str, ...]:
     """What a scaler has done for its optimizers since its last update: ``"UNSCALED"``."""
-    held: Any = scaler
-    stages = (state["stage"].name for state in list(held._per_optimizer_states.values()))
+    held: dict[Any, Any] = getattr(scaler, "_per_optimizer_states", {})  # none where it is disabled
+    stages = (state["stage"].name for state in list(held.values()))
     return tuple(stage for stage in stages if stage != "READY")
 
 

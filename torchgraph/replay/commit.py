@@ -70,7 +70,8 @@ class Commit:
         """Results with one value, each a tensor of its own over the same memory, as in eager."""
         found = list(returned)
         for position, first in self._shared.items():
-            if isinstance(found[first], torch.Tensor):
+            same = found[position] is found[first]  # of a user's class it is another already
+            if same and isinstance(found[first], torch.Tensor):
                 found[position] = found[first].detach()
         return found
 
