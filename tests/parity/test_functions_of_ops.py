@@ -259,3 +259,18 @@ def test_attention_that_is_compiled_is_left_to_eager(monkeypatch, trains):
     assert all(map(torch.equal, expected, found))
     assert len(fused) == 5
     assert all("flex_attention" in one.print_readable(print_output=False) for one in backend)
+
+
+@pytest.mark.skipif(not NUMBERS_MOVE, reason="eager raises")
+def test_what_a_function_reads_of_an_object_is_compared():
+    class Held:
+        factor = 2.0
+
+    held = Held()
+    step = tg.step(
+        lambda x: torch.cond(x.sum() > 0, lambda x: x * held.factor, lambda x: x - 1, (x,))
+    )
+    for n in range(14):
+        held.factor = 2.0 if n < 10 else 0.5
+        assert step(torch.ones(3)).tolist() == [held.factor] * 3
+    assert step.report().calls.programs > 6

@@ -12,7 +12,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import FakeTensor, FakeTensorMode, ShapeEnv, pytree
-from .listening import not_listening
+from .listening import listening_again, not_listening
 
 
 def run_on_fakes(function: Callable[..., object], args: Any, kwargs: Any) -> None:
@@ -73,7 +73,10 @@ class _EachFunction(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Run an op, by a formula that calls its functions."""
-        kwargs = kwargs or {}
+        with not_listening():
+            return self._run(op, args, kwargs or {})
+
+    def _run(self, op: Any, args: Any, kwargs: Any) -> object:
         if not isinstance(op, HigherOrderOperator):
             args, kwargs = pytree.tree_map(functools.partial(_fake, self._fakes), (args, kwargs))
             return op(*args, **kwargs)
@@ -102,7 +105,8 @@ class _EachFunction(TorchDispatchMode):
 
         @functools.wraps(value, updated=())
         def call(*args: object, **kwargs: object) -> object:
-            with self._fakes, self:  # a formula may have taken both away
+            # A formula may have taken both away. What is heard here are lines, for what they read.
+            with self._fakes, self, listening_again():
                 found = value(*args, **kwargs)
             waiting.discard(key)
             return found
