@@ -197,3 +197,23 @@ def test_a_step_that_prints_keeps_its_program(tmp_path):
     step, found = run(make, None, tmp_path / "graph", graph=True)
     assert step.report().calls.programs
     assert found[2].startswith("one\ntwo\n")
+
+
+def test_the_grad_mode_is_put_back(tmp_path):
+    class Switching(Meeting):
+        def step(self, closure=None):
+            before = torch.is_grad_enabled()
+            torch.set_grad_enabled(False)
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.add_(p.grad, alpha=-0.01 * rejected(group["n"]))
+            torch.set_grad_enabled(before)
+
+    def make(use):
+        model = torch.nn.Linear(2, 2)
+        return model, descent(model, Switching(model.parameters(), use))
+
+    _, eager = run(make, None, tmp_path / "eager", graph=False)
+    _, found = run(make, None, tmp_path / "graph", graph=True)
+    assert found == eager
+    assert torch.is_grad_enabled()

@@ -12,6 +12,8 @@ import torch
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from .listening import not_listening
+
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
 SLOT_MAKERS = ("step", "_init_group")
@@ -22,6 +24,12 @@ RATE_READERS = ("get_lr", "_get_closed_form_lr")
 
 SCALER_METHODS = ("scale", "unscale_", "step", "update", "_unscale_grads_", "_maybe_opt_step")
 """The methods of a GradScaler that define a step under it."""
+
+
+def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Its param groups. Of a wrapper they are a property: nothing that this runs is the step's."""
+    with not_listening():
+        return list(optimizer.param_groups)
 
 
 def mark_step_called(optimizer: torch.optim.Optimizer) -> None:

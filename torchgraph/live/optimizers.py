@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .._torch.optimizers import groups_of
 from .._torch.symbolic import clip_grad_norm
 from ..distributed.replicas import Replicas
 from ..options.options import Options
@@ -34,7 +35,7 @@ def step(
 
 def average(optimizers: Sequence[torch.optim.Optimizer], replicas: Replicas) -> None:
     """Average the gradients of all optimizers over the ranks that train together."""
-    replicas.average(p for opt in optimizers for group in opt.param_groups for p in group["params"])
+    replicas.average(p for opt in optimizers for group in groups_of(opt) for p in group["params"])
 
 
 def unscale(
@@ -54,7 +55,7 @@ def clip_gradients(
     for optimizer in optimizers:
         clip(optimizer)
     if options.clips:
-        owned = {id(p) for opt in optimizers for group in opt.param_groups for p in group["params"]}
+        owned = {id(p) for opt in optimizers for group in groups_of(opt) for p in group["params"]}
         together = [parameter for parameter in parameters if id(parameter) in owned]
         if options.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(together, *options.clip_norm)
@@ -64,12 +65,12 @@ def clip_gradients(
 
 def _clips(optimizer: torch.optim.Optimizer) -> bool:
     keys = {"clip_grad_max_norm", "clip_grad_norm_type"}
-    return any(keys & group.keys() for group in optimizer.param_groups)
+    return any(keys & group.keys() for group in groups_of(optimizer))
 
 
 def clip(optimizer: torch.optim.Optimizer) -> None:
     """Clip the gradients of each param group that has a clipping norm, by that norm."""
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
             max_norm = group.get("clip_grad_max_norm", 1.0)
             norm_type = float(group.get("clip_grad_norm_type", 2.0))
@@ -86,7 +87,7 @@ class _scaled_lr:
     """OneFlow's ``lr_scale``: multiplies a group's lr inside the Graph only."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._groups = [group for group in optimizer.param_groups if "lr_scale" in group]
+        self._groups = [group for group in groups_of(optimizer) if "lr_scale" in group]
 
     def __enter__(self) -> None:
         self._lrs = [group["lr"] for group in self._groups]

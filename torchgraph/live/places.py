@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .._torch.listening import not_listening
 from ..guards.aspects import elements, item_of, own, values_in
 from ..objects import is_a
 
@@ -77,7 +78,8 @@ def with_items(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
 
 def containers(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[Any]:
     """The states and param groups of optimizers, and all dicts, lists and tuples in them, once."""
-    pending: list[Any] = [held for one in optimizers for held in (one.state, one.param_groups)]
+    with not_listening():  # of a wrapper they are properties, which run its code
+        pending: list[Any] = [held for one in optimizers for held in (one.state, one.param_groups)]
     seen: set[int] = set()
     while pending:
         holder = pending.pop()

@@ -10,7 +10,7 @@ import torch
 
 from .. import library
 from .._torch.distributed.held import as_dtensor, layout_of, local
-from .._torch.optimizers import unscales_itself
+from .._torch.optimizers import groups_of, unscales_itself
 from .._torch.tensors import indices_of, values_of
 from ..distributed.dtensors import most
 from ..errors import NotSupported
@@ -165,14 +165,14 @@ def _with_gradient(
     optimizer: torch.optim.Optimizer,
     holders: Mapping[int, torch.Tensor] = MappingProxyType({}),
 ) -> list[torch.Tensor]:
-    given = [p for group in optimizer.param_groups for p in group["params"]]
+    given = [p for group in groups_of(optimizer) for p in group["params"]]
     held = [holders.get(id(parameter), parameter) for parameter in given]
     return [one for one in held if one.grad is not None]
 
 
 def _scales_itself(optimizer: torch.optim.Optimizer) -> bool:
     """True where eager leaves the unscaling to the optimizer's fused kernel."""
-    return any(group.get("fused") for group in optimizer.param_groups)
+    return any(group.get("fused") for group in groups_of(optimizer))
 
 
 def _is_torchs(optimizer: torch.optim.Optimizer) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._torch.optimizers import SLOT_MAKERS
+from .._torch.optimizers import SLOT_MAKERS, groups_of
 from ..errors import UnsupportedOptimizer
 from ..lines import SourceLine
 from .base import TakesStepOf
@@ -67,10 +67,10 @@ def _refused(optimizer: Optimizer, *, given: bool) -> tuple[str, str]:
     for refused, reason in _REFUSED.items():
         if isinstance(optimizer, refused):
             return f"{name} cannot be part of a program: {reason}", ""
-    if any(group.get("differentiable") for group in optimizer.param_groups):
+    if any(group.get("differentiable") for group in groups_of(optimizer)):
         what = "cannot be part of a program: autograd does not run through a step."
         return f"{name}(differentiable=True) {what}", "leave differentiable out."
-    if any(group.get("fused") for group in optimizer.param_groups):
+    if any(group.get("fused") for group in groups_of(optimizer)):
         scaled = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
         if any(one is not None for one in scaled):
             what = "with a grad_scale or a found_inf cannot be part of a program yet."
@@ -102,7 +102,7 @@ def eager_branch(optimizer: Optimizer) -> Iterator[None]:
 
     Where nobody asked, it is the one-tensor-at-a-time branch, on every device.
     """
-    groups = [*optimizer.param_groups] if _is_known(optimizer) else []
+    groups = groups_of(optimizer) if _is_known(optimizer) else []
     before = [{key: group[key] for key in _BRANCHES if key in group} for group in groups]
     for group in groups:
         if "foreach" in group:

@@ -10,6 +10,7 @@ import torch
 from .._torch import pytree, storage_id
 from .._torch.distributed.held import as_dtensor, layout_of, local
 from .._torch.listening import not_listening
+from .._torch.optimizers import groups_of
 from ..collection import weakly
 from ..effects.entry_state import gradient_of
 from ..errors import GradientNotFinal, ScalerInBuild, SourceLine
@@ -79,7 +80,7 @@ class Gradients:
         owned = (
             (number, parameter)
             for number, optimizer in enumerate(step.optimizers)
-            for group in optimizer.param_groups
+            for group in groups_of(optimizer)
             for parameter in group["params"]
         )
         self._owners = {id(p): number for number, p in owned}

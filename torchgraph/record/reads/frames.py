@@ -48,6 +48,7 @@ from ..chains.chains import Chain, ChainStep, Line, Root, Use
 from ..chains.resolve import is_library, is_library_file
 from ..chains.touched import Touches
 from ..ops.generators import DrawingLine
+from ..tape.number import node_of
 from .line_reads import lines_of, running
 
 _Hears = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
@@ -105,7 +106,7 @@ class _Following:
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> None:
         frames = self._frames
-        if event == "exception":
+        if event == "exception" and not _lacks_an_attribute(arg[1]):
             frames.raised.add((arg[0], frame.f_code, frame.f_lineno))
         if self.line is not None:
             frames.listener.after(frame, self.line, self.found)
@@ -118,6 +119,12 @@ class _Following:
             self.found = frames.listener.before(frame, number, line)
         if event == "return":
             frames.returned(frame, arg)
+
+
+def _lacks_an_attribute(error: object) -> bool:
+    """True where an object other than a number lacks an attribute, whatever the numbers are."""
+    asked = getattr(error, "obj", None) if isinstance(error, AttributeError) else None
+    return asked is not None and node_of(asked) is None
 
 
 _Trace = Callable[[Any, FrameType, Any, Any], Any]

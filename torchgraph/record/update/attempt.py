@@ -43,6 +43,7 @@ class Attempt:
         self._name, self._outer = name, outer
         self._containers: dict[int, tuple[Any, list[Any]]] = {}
         self._generators: dict[int, tuple[Any, object]] = {}
+        self._grad_mode = torch.is_grad_enabled()
         self._printed: list[tuple[Any, str]] = []
         """(file, text) of what is held back."""
 
@@ -67,6 +68,7 @@ class Attempt:
             refill(held, before)
         for generator, state in self._generators.values():
             _set_state(generator, state)
+        torch.set_grad_enabled(self._grad_mode)
         self._printed.clear()
 
     def keep_object(self, value: object) -> None:

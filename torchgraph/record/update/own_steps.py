@@ -20,7 +20,13 @@ from ... import library
 from ..._torch import storage_id
 from ..._torch.listening import not_listening
 from ..._torch.names import patched
-from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks, steps_counted
+from ..._torch.optimizers import (
+    groups_of,
+    scaler_attribute,
+    schedulers_in,
+    step_hooks,
+    steps_counted,
+)
 from ...collection import weakly
 from ...guards import Read
 from ...live.step import SCALER_NUMBERS, SCALER_TENSORS, Step
@@ -279,7 +285,7 @@ class OwnSteps:
         every = list(_with_inner(scheduler))
         moved = [one.optimizer for one in every if getattr(one, "optimizer", None) is not None]
         optimizers = [one for one in self._step.optimizers if any(one is o for o in moved)]
-        held = [*map(vars, every), *(group for one in moved for group in one.param_groups)]
+        held = [*map(vars, every), *(group for one in moved for group in groups_of(one))]
         self._before += [(one, dict(one)) for one in held]
         tensors = [tensor for one in optimizers for tensor in _tensors(one)]
         with not_listening():
@@ -352,7 +358,7 @@ def _is_set(value: object) -> bool:
 
 
 def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         for key, value in group.items():
             if key != "params" and isinstance(value, torch.Tensor):
                 yield value

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..._torch.listening import is_listening, not_listening
+from ..._torch.optimizers import groups_of
 from ...errors import GraphError, UnsupportedOptimizer
 from ...lines import raised_at
 from ...live.snapshot import Placed, Written
@@ -50,7 +51,7 @@ class Trial(Attempt):
         self.moved: AbstractSet[object] = frozenset()
         """The named places that were changed before the step."""
         self._note(vars(optimizer))
-        self._placed = [Placed(p) for group in optimizer.param_groups for p in group["params"]]
+        self._placed = [Placed(p) for group in groups_of(optimizer) for p in group["params"]]
 
     def keep(self, tensor: torch.Tensor) -> None:
         self.look()

@@ -15,7 +15,7 @@ from ... import library
 from ..._torch import OpOverload
 from ..._torch.distributed.held import local, locally
 from ..._torch.listening import is_listening, not_listening
-from ..._torch.optimizers import step_hooks
+from ..._torch.optimizers import groups_of, step_hooks
 from ..._torch.symbolic import symbolic_python_math
 from ...ir import names
 from ...ir.program import OutputKind, OutputSpec, Role
@@ -124,7 +124,7 @@ class Update:
 
     def _measure(self) -> None:
         for n, optimizer in enumerate(self._step.optimizers):
-            for index, group in enumerate(optimizer.param_groups):
+            for index, group in enumerate(groups_of(optimizer)):
                 found = [p.grad for p in group["params"] if p.grad is not None]
                 if found:
                     spec = OutputSpec(OutputKind.NORM, names.group(n, index))
@@ -156,7 +156,7 @@ class Update:
 
 def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The optimizer's parameters that have a gradient."""
-    own = (p for group in optimizer.param_groups for p in group["params"])
+    own = (p for group in groups_of(optimizer) for p in group["params"])
     return [parameter for parameter in own if parameter.grad is not None]
 
 
