@@ -59,13 +59,13 @@ def counted_later(x: Tensor) -> Tensor:
 
 def step_of(op, momentum=0.0, fused=False):
     torch.manual_seed(0)
-    weight = nn.Parameter(torch.randn(16))  # what multiplies matrices may go by alignment
-    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=momentum, fused=fused)
+    model = nn.Linear(16, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, fused=fused)
 
     @tg.step
     def step(x):
         optimizer.zero_grad()
-        hidden = x * weight
+        hidden = model(x)
         loss = op(hidden).square().mean()
         loss.backward()
         optimizer.step()

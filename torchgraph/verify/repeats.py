@@ -7,6 +7,7 @@ step runs again over copies of what it was given, in memory that held something 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,8 @@ _BLOCKS = 16
 """Blocks of each size that are filled: the allocator hands one of them out next."""
 _MOST = 2**26
 """Bytes of the blocks of one size."""
+_ALIGNMENT = 64
+"""Bytes to which torch aligns memory on the CPU."""
 AGAIN = "gives other bits when it is called again with the same arguments"
 ELSEWHERE = "gives other bits where the same arguments lie elsewhere in memory"
 
@@ -67,14 +70,14 @@ def first_unrepeated(program: Program, values: Sequence[Any]) -> Unrepeated | No
     """
     if program.signature.micro_batches > 1 or communicates(program):
         return None
-    for how, moved in ((AGAIN, copied), (ELSEWHERE, _moved)):
-        found = _first(program, values, moved)
+    for how, elsewhere in ((AGAIN, False), (ELSEWHERE, True)):
+        found = _first(program, values, elsewhere)
         if found is not None:
             return Unrepeated(op_of(found), how, line_of(found))
     return None
 
 
-def _first(program: Program, values: Sequence[Any], moved: Callable[[Any], Any]) -> fx.Node | None:
+def _first(program: Program, values: Sequence[Any], elsewhere: bool) -> fx.Node | None:
     found: list[fx.Node] = []
     known: list[Mapping[fx.Node, Any]] = [{}]
 
@@ -82,6 +85,7 @@ def _first(program: Program, values: Sequence[Any], moved: Callable[[Any], Any])
         known[0] = now
 
     def after(node: fx.Node, value: Any) -> Any:
+        moved = _moving(node) if elsewhere else copied
         if _may_run_again(node) and not _repeats(node, known[0], value, moved):
             found.append(node)
             raise Stop
@@ -128,13 +132,22 @@ def _fill_free_memory(like: list[torch.Tensor], fill: int) -> None:
             memory.fill_(fill)
 
 
-def _moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides that begins an element further on in its memory."""
+def _moving(node: fx.Node) -> Callable[[torch.Tensor], torch.Tensor]:
+    """How to move an op's arguments: to another alignment for users' ops alone.
+
+    Programs keep alignments, by which some CPUs' matrix products round.
+    """
+    return functools.partial(_moved, aligned=not effects.of_users(node.target))
+
+
+def _moved(tensor: torch.Tensor, *, aligned: bool) -> torch.Tensor:
+    """A copy with the same strides that begins further on in its memory."""
     if not has_strides(tensor) or not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         plain: torch.Tensor = copied(tensor)
         return plain
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    held = torch.empty(last + 2, dtype=tensor.dtype, device=tensor.device)
-    made: torch.Tensor = held.as_strided(tensor.shape, tensor.stride(), 1)
+    first = (_ALIGNMENT + tensor.data_ptr() % _ALIGNMENT) // tensor.itemsize if aligned else 1
+    held = torch.empty(last + first + 1, dtype=tensor.dtype, device=tensor.device)
+    made: torch.Tensor = held.as_strided(tensor.shape, tensor.stride(), first)
     made.copy_(tensor)
     return made
