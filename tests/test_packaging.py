@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -130,11 +131,19 @@ OF_FRAMEWORKS = ROOT / "torchgraph" / "integrations"
 EXTRA = {"libcst": "libcst", "pillow": "PIL", "protobuf": "google"}
 
 
+def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    checked = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    for inner in node.orelse if checked else ast.iter_child_nodes(node):
+        yield from run_time_nodes(inner)
+
+
 def imported_by(paths) -> set[str]:
+    """The packages that run-time code imports; ``if TYPE_CHECKING:`` is for mypy alone."""
     names = {
         name.partition(".")[0]
         for path in paths
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in run_time_nodes(ast.parse(path.read_text(encoding="utf-8")))
         for name in (
             [alias.name for alias in node.names]
             if isinstance(node, ast.Import)

@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 from tests.attack.loops import batch, made
 from tests.contract.models import Eval, Function, Train, same
 from tests.support import thinned_rows
+from torchgraph._torch import patching
 from torchgraph.errors import EagerWarning, GraphBroken
-from torchgraph.guards import classes
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked"),
@@ -289,7 +289,7 @@ class Server:
 @pytest.fixture
 def quietly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nobody waits long for another thread, nor warns of it."""
-    monkeypatch.setattr(classes, "_PATIENCE", 0.1)
+    monkeypatch.setattr(patching, "_PATIENCE", 0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -330,7 +330,7 @@ def test_a_step_that_waits_for_the_graph_of_another_thread(kind: str) -> None:
 
 
 def test_a_call_beside_a_recording_says_why_it_is_in_eager(monkeypatch) -> None:
-    monkeypatch.setattr(classes, "_PATIENCE", 0.1)
+    monkeypatch.setattr(patching, "_PATIENCE", 0.1)
     graph = Eval(nn.Linear(4, 2))
     with Aliases(), pytest.warns(EagerWarning, match="another thread records a step"):
         graph(torch.ones(3, 4))

@@ -138,7 +138,7 @@ def a_mode_of_an_unregistered_module():
     return runs(model, before5=model.eval)
 
 
-@case(forms="graph", least=2, says="Sequential is called in build")
+@case(forms="graph", least=2, says="Sequential is called in a nn.Graph")
 def what_an_unregistered_module_holds_may_change():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
     play = runs(

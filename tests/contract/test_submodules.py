@@ -210,7 +210,7 @@ def inference_tensors_as_buffers_and_as_arguments():
     return Play(lambda x: model(x), [model], calls=calls, around=around)
 
 
-@pytest.mark.filterwarnings("ignore:Linear is called in build")
+@pytest.mark.filterwarnings("ignore:Linear is called in a nn.Graph")
 @pytest.mark.parametrize("case", case)
 def test_submodules(case):
     case.check()

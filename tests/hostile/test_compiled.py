@@ -13,7 +13,7 @@ AREAS = sorted(set(Path(__file__).parent.glob("test_*.py")) - {Path(__file__)})
 def tenth():
     """Of the cases under ``tg.step`` that have no known fault and no error."""
     areas = [importlib.import_module(f"tests.hostile.{path.stem}") for path in AREAS]
-    cases = [one for area in areas for one in area.case if not _has_fault(one)]
+    cases = [one for area in areas for one in getattr(area, "case", ()) if not _has_fault(one)]
     plain = [one for one in cases if one.values[0].form == "step"]
     plain = [one for one in plain if not one.values[0].refused][::10]
     return [pytest.param(*one.values, id=one.id) for one in plain]

@@ -100,6 +100,7 @@ class patched:
         if self._lifts:
             _forget(self._change)
         self._take()
+        del self._change  # its methods hold this object
 
     def _put(self) -> None:
         setattr(self._holder, self._name, self._value)

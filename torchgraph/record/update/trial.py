@@ -153,7 +153,9 @@ def _trying(
         try:
             return _tried(functools.partial(original, *args, **kwargs), optimizer, recorder, trial)
         except (Exception, Ended) as error:
-            _undone(optimizer, trial, error, leave, recorder)
+            leave(optimizer)
+            if not _undone(trial, error, recorder):
+                raise
         finally:
             vars(trial).clear()  # its copies hold symbolic numbers
         if sys.gettrace() is not traced:  # Python takes away a trace function that raises
@@ -183,23 +185,20 @@ def _tried(
     return found
 
 
-def _undone(
-    optimizer: Optimizer,
-    trial: Trial,
-    error: BaseException,
-    leave: Callable[[Optimizer], object],
-    recorder: Recorder,
-) -> None:
-    """Undo a step that has raised, to run it with plain numbers; raises where it cannot be."""
-    leave(optimizer)
+def _undone(trial: Trial, error: BaseException, recorder: Recorder) -> bool:
+    """Undo a step that has raised, to run it with plain numbers; False where it is to raise.
+
+    Raises:
+        UnsupportedOptimizer: the error may be for a number, and not all can be undone.
+    """
     if isinstance(error, GraphError) or not trial.is_whole:
         trial.flush()
-        raise error
+        return False
     with not_listening():
         trial.put_back()
     if recorder.undo.moved() != trial.moved:  # outside of the optimizer, a global perhaps
         if not may_be_for_a_number(error):
-            raise error  # the user's own
+            return False  # the user's own
         raise UnsupportedOptimizer(
             f"{trial.said(error)}. By then it has changed what is not its own, and cannot run "
             "again.",
@@ -208,3 +207,4 @@ def _undone(
             falls_back=False,
         ) from error
     recorder.give_up(trial.said(error), passing=True)
+    return True
