@@ -48,15 +48,14 @@ def uncompiled() -> AbstractContextManager[object]:
 @contextmanager
 def watched() -> Iterator[None]:
     """Let compiled functions run compiled where names of torch stand for something else."""
-    frames = _loaded()
-    if hasattr(frames, "_callback_from_stance"):
-        _patch_dynamo(frames)
+    _patch_dynamo(_loaded())
     with _watched:
         yield
 
 
 def _patch_dynamo(frames: object) -> None:
-    if not _patched_dynamo:
+    """Patch Dynamo, once; not in the middle of its own import."""
+    if not _patched_dynamo and hasattr(frames, "_callback_from_stance"):
         _patched_dynamo.append(frames)
         for name, value in _ASKED.items():
             if hasattr(frames, name):
@@ -96,7 +95,7 @@ def _load() -> None:
     """Import Dynamo as if no step were recorded: it remembers the functions that it finds."""
     with patching.alone(), lifted(), not_listening():
         import_dynamo()
-        _patch_dynamo(sys.modules[_FRAMES])
+        _patch_dynamo(sys.modules.get(_FRAMES))
 
 
 class _Uncompiled(threading.local):
