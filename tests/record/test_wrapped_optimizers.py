@@ -83,7 +83,7 @@ def run(cls, base, *, graph):
 
     def step(x):
         loss = model(x).square().sum()
-        # In one line, which reads what any of its calls returns.
+        # E702: one line is what is tested, which reads what any of its calls returns.
         optimizer.zero_grad(); loss.backward(); optimizer.step(); return loss  # noqa: E702 # fmt: skip
 
     if graph:

@@ -182,7 +182,7 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> object:
         held = memoryview(value).cast("B")
         return kind, held.nbytes, bytes(held[:_BYTES])
     if is_generator(value):
-        return Drawn(kind, repr(_state(value)))
+        return Drawn(kind, repr(state_of(value)))
     listed = _is_array(kind) and not issubclass(kind, torch.Tensor)
     return _array(value) if listed else _of_object(value)
 
@@ -258,10 +258,11 @@ class Drawn(NamedTuple):
 def is_generator(value: object) -> bool:
     """True for a random generator of Python's or NumPy's."""
     numpy = str(type(value).__module__).startswith("numpy.random")
-    return is_a(value, random.Random) or (numpy and _state(value) is not None)
+    return is_a(value, random.Random) or (numpy and state_of(value) is not None)
 
 
-def _state(value: object) -> object:
+def state_of(value: object) -> object:
+    """The state of a random generator of Python's or NumPy's; None for other objects of NumPy's."""
     if isinstance(value, random.Random):
         return value.getstate()
     bits = getattr(value, "bit_generator", None)  # of a Generator

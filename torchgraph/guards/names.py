@@ -29,11 +29,11 @@ from .aspects import (
     as_in,
     cache_of,
     count,
-    elements,
     is_container,
     look,
     own,
     shown,
+    values_in,
 )
 from .classes import dict_of
 from .compiled import CompiledChecks
@@ -351,8 +351,7 @@ class NameChecks:
             self._value(value, deep, level, found)
         else:
             self._content(value)
-            held = dict.values(value) if is_a(value, dict) else elements(value)
-            for item in itertools.filterfalse(_never_changes, held):
+            for item in itertools.filterfalse(_never_changes, values_in(value)):
                 self._inside(item, deep, level + 1)
 
     def _content(self, value: object) -> None:

@@ -141,10 +141,9 @@ class OutputSpec:
     kind: OutputKind
     target: str
     layout: Any = None
-    """The layout of the DTensor that the user gets, of which this is the local part.
-
-    Or the class of the tensor, where it is a user's.
-    """
+    """The layout of the DTensor that the user gets, of which this is the local part."""
+    cls: type | None = None
+    """The class of the tensor that the user gets, where it is the user's own."""
 
 
 @dataclass(frozen=True)

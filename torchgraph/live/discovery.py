@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch.modules import children_of
 from ..blocks.proxy import unwrap
-from ..guards.aspects import count, elements, is_container, own
+from ..guards.aspects import count, entries_in, is_container, own
 from ..guards.names import of_class
 from ..ir.aliasing import is_leaf
 from ..lines import PARTS_OF_STEPS, is_library
@@ -191,8 +191,7 @@ class _Search:
             self._keep(name, value)
         if count(value) > _ITEMS:
             return
-        held = dict.items(value) if is_a(value, dict) else enumerate(elements(value))
-        for key, item in list(held):
+        for key, item in entries_in(value):
             inner = f"{name}_{key}"
             self.found.words[inner] = f"{self.found.words.get(name, name)}[{in_words(key)}]"
             self.visit(inner, item, depth - 1)

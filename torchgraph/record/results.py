@@ -44,10 +44,9 @@ def apart(
 
 def output_of(name: str, value: object) -> OutputSpec:
     """The `OutputSpec` of a tensor or symbolic number."""
-    layout = None
-    if isinstance(value, torch.Tensor):
-        layout = layout_of(value) or class_of(value)
-    return OutputSpec(OutputKind.USER, name, layout)
+    if not isinstance(value, torch.Tensor):
+        return OutputSpec(OutputKind.USER, name)
+    return OutputSpec(OutputKind.USER, name, layout_of(value), class_of(value))
 
 
 def result_of(value: Any) -> Any:

@@ -44,7 +44,7 @@ class Commit:
         self._live = live
         self._renewed = _places(live.values(), renewed) if renewed else {}
         self._norms = norms
-        self._as_they_come = all(out.kind is OutputKind.USER and not out.layout for out in outputs)
+        self._as_they_come = all(map(_is_plain, outputs))
         given = _returned(outputs)
         # The update of a plan gives the gradients that build returns, after all else.
         same = given == self.returned
@@ -79,7 +79,7 @@ class Commit:
         returned: list[torch.Tensor] = []
         for out, value in zip(self._outputs, results, strict=True):
             if out.kind is OutputKind.USER:
-                returned.append(value if out.layout is None else _given(value, out.layout))
+                returned.append(_given(value, out))
             elif out.kind is OutputKind.NORM:
                 self._norms[out.target] = value
             elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
@@ -89,9 +89,16 @@ class Commit:
         return returned
 
 
-def _given(value: torch.Tensor, layout: Any) -> torch.Tensor:
-    """A result as the user gets it: a DTensor, or of his class."""
-    return value.as_subclass(layout) if isinstance(layout, type) else as_dtensor(value, layout)
+def _given(value: torch.Tensor, out: OutputSpec) -> torch.Tensor:
+    """A result as the user gets it: a DTensor, or of a class of the user's."""
+    if out.cls is not None:
+        return value.as_subclass(out.cls)
+    return value if out.layout is None else as_dtensor(value, out.layout)
+
+
+def _is_plain(out: OutputSpec) -> bool:
+    """True for a value of the program's that the user gets as it is."""
+    return out.kind is OutputKind.USER and not out.layout and out.cls is None
 
 
 def _places(leaves: Iterable[Leaf], wanted: AbstractSet[str]) -> dict[str, tuple[Any, Path]]:

@@ -33,10 +33,9 @@ from ..._torch.optimizers import stages_of
 from ..._torch.tensors import address_of
 from ...errors import SourceLine, user_frames
 from ...guards import ABSENT, Name
-from ...guards.aspects import Same, cache_of, count, is_generator, look, shown
+from ...guards.aspects import Same, cache_of, count, is_generator, look, shown, values_in
 from ...guards.names import Answering, By, Path
 from ...objects import is_a
-from ..chains.inside import values_in
 from ..chains.resolve import is_library_file
 from . import functions, settings
 

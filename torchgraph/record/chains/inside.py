@@ -21,6 +21,7 @@ from ...guards.aspects import (
     is_container,
     items_in,
     look,
+    values_in,
 )
 from ...guards.names import CONTENT, By, Path, follow
 from ...objects import in_words, is_a
@@ -36,11 +37,6 @@ def lies_in(tensor: torch.Tensor, storages: Collection[int]) -> bool:
     if tensor.layout is not torch.strided or is_wrapped(tensor):
         return False
     return storage_id(tensor) in storages
-
-
-def values_in(container: object) -> list[Any]:
-    """The values in a container, without its keys."""
-    return list(dict.values(container)) if is_a(container, dict) else elements(container)
 
 
 def keyed(container: object) -> list[tuple[object, object]]:

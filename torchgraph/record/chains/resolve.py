@@ -26,13 +26,12 @@ from torch import nn
 
 from ..._torch.modules import STATE
 from ...guards import ABSENT
-from ...guards.aspects import count, in_class, is_container, own
+from ...guards.aspects import count, in_class, is_container, own, values_in
 from ...guards.names import By, Path, follow, of_class
 from ...lines import PARTS_OF_STEPS
 from ...objects import is_a
 from ..tape.number import node_of
 from .chains import Chain
-from .inside import values_in
 
 _LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)
 _LIBRARIES -= {"__main__"}

@@ -30,9 +30,6 @@ class SupportsKeep(Protocol):
     def holders(self) -> list[object]:
         """The containers in which it holds what may hold symbolic numbers."""
 
-    def keep_generator(self, value: object) -> None:
-        """Keep the state of a random generator, before it draws."""
-
     def keep_object(self, value: object) -> None:
         """Keep what a container or an object holds, before a line changes it."""
 

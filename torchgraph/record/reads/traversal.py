@@ -15,11 +15,11 @@ import torch
 
 from ...errors import SourceLine
 from ...guards import ABSENT
-from ...guards.aspects import count, elements, is_buffer, is_container, look, own
+from ...guards.aspects import count, elements, is_buffer, is_container, look, own, values_in
 from ...guards.names import By, of_class
 from ...objects import is_a, is_gone
 from ..chains.chains import MADE, OWN, Chain, ChainStep, Constant, Root, SuperOf, Use, Within
-from ..chains.inside import keyed, values_in, within
+from ..chains.inside import keyed, within
 from ..chains.referents import (
     PROBED,
     WEAK,

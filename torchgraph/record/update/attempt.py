@@ -11,13 +11,11 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import torch
 
-from ..._torch.listening import not_listening
-from ...guards.aspects import is_generator
+from ...guards.aspects import is_generator, state_of
 from ...live.snapshot import contents_of, refill
 from ..chains.referents import is_iterator
 from ..tape import number
@@ -47,20 +45,12 @@ class Attempt:
         self._printed: list[tuple[Any, str]] = []
         """(file, text) of what is held back."""
 
-    @property
-    def is_whole(self) -> bool:
-        """True as long as all that is kept can be undone."""
-        return True
-
     def keep(self, tensor: torch.Tensor) -> None:
         """Keep the memory of ``tensor`` before its first write in an update."""
 
     def holders(self) -> list[object]:
         """The containers in which it holds what may hold symbolic numbers."""
         return [self._containers, *(self._outer.holders() if self._outer else ())]
-
-    def look(self) -> None:
-        """End the run where it has caught an error, as long as it can be undone."""
 
     def put_back(self) -> None:
         """Restore the state, with plain numbers."""
@@ -79,18 +69,10 @@ class Attempt:
         if self._outer is not None:
             self._outer.keep_object(value)
 
-    def keep_generator(self, value: object) -> None:
-        """Keep the state of a random generator, before it draws."""
-        if id(value) not in self._generators:
-            with suppress(AttributeError):  # its `__init__` is running
-                self._generators[id(value)] = (value, _state_of(value))
-        if self._outer is not None:
-            self._outer.keep_generator(value)
-
     def meets(self, value: object) -> None:
         """Handle a value from before the run, before a line uses it."""
         if is_generator(value):
-            self.keep_generator(value)
+            self._keep_generator(value)
         elif is_iterator(value) and not _is_written(value):
             raise Ended(
                 f"{self._name} goes by an iterator ({type(value).__name__}), which gives nothing "
@@ -113,6 +95,11 @@ class Attempt:
                 file.write(text)
         self._printed.clear()
 
+    def _keep_generator(self, value: object) -> None:
+        self._generators.setdefault(id(value), (value, state_of(value)))
+        if self._outer is not None:
+            self._outer._keep_generator(value)
+
 
 def _plain_contents(held: Any) -> list[Any]:
     """What a container holds, with plain numbers: a copy would keep symbolic ones alive."""
@@ -130,15 +117,6 @@ def _is_written(value: object) -> bool:
     return isinstance(value, io.IOBase) and not value.closed and value.writable()
 
 
-def _state_of(generator: Any) -> object:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if hasattr(generator, "bit_generator"):
-        return generator.bit_generator.state
-    with not_listening():
-        return generator.get_state()
-
-
 def _set_state(generator: Any, state: Any) -> None:
     if isinstance(generator, random.Random):
         generator.setstate(state)
@@ -146,9 +124,3 @@ def _set_state(generator: Any, state: Any) -> None:
         generator.bit_generator.state = state
     else:
         generator.set_state(state)
-
-
-def may_be_for_a_number(error: BaseException) -> bool:
-    """True for an error that a symbolic number may have caused: it names one, or its class."""
-    names = any(kind.__name__ in str(error) for kind in (number.Number, number.Integer))
-    return names or isinstance(error, (TypeError, Ended))

@@ -24,7 +24,8 @@ from ...live.snapshot import Placed, Written
 from ...optimizers.rules import allocates_slots
 from ...random_state import RandomState
 from ..ops.recorder import Recorder
-from .attempt import HELD, Attempt, Ended, may_be_for_a_number
+from ..tape import number
+from .attempt import HELD, Attempt, Ended
 
 _MOST = 1 << 26
 """Limit of the bytes copied for an undo: a step mostly raises at its first parameter."""
@@ -63,9 +64,11 @@ class Trial(Attempt):
 
     @property
     def is_whole(self) -> bool:
+        """True as long as all writes can be undone."""
         return self._bytes <= _MOST
 
     def look(self) -> None:
+        """End the step where it has caught an error, as long as it can be undone."""
         if self.caught and self.is_whole:
             raise Ended(self.said(self.caught))
 
@@ -197,7 +200,7 @@ def _undone(trial: Trial, error: BaseException, recorder: Recorder) -> bool:
     with not_listening():
         trial.put_back()
     if recorder.undo.moved() != trial.moved:  # outside of the optimizer, a global perhaps
-        if not may_be_for_a_number(error):
+        if not _may_be_for_a_number(error):
             return False  # the user's own
         raise UnsupportedOptimizer(
             f"{trial.said(error)}. By then it has changed what is not its own, and cannot run "
@@ -208,3 +211,9 @@ def _undone(trial: Trial, error: BaseException, recorder: Recorder) -> bool:
         ) from error
     recorder.give_up(trial.said(error), passing=True)
     return True
+
+
+def _may_be_for_a_number(error: BaseException) -> bool:
+    """True for an error that a symbolic number may have caused: it names one, or its class."""
+    names = any(kind.__name__ in str(error) for kind in (number.Number, number.Integer))
+    return names or isinstance(error, (TypeError, Ended))

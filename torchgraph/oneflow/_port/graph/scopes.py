@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TypeVar
 
 from torch import nn
@@ -83,9 +84,9 @@ def current_scope() -> Scope:
 
 def _running() -> Iterator[nn.Module]:
     """The modules whose methods run, the innermost first."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         names = frame.f_code.co_varnames[: min(frame.f_code.co_argcount, 1)]
         found = [frame.f_locals.get(name) for name in names]
         yield from (one for one in found if isinstance(one, nn.Module))
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
