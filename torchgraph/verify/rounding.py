@@ -9,6 +9,7 @@ rounding of its dtype, and what comes out differently is what compiled code may 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -112,6 +113,14 @@ class Suspect:
             edge = Noise.COARSE.amplitude(again.dtype) * largest(self.expected)
             change = replace(change, size=max(change.size, edge))
         self.allowed |= Gap(MARGIN * change.size, MARGIN * change.broken)
+
+    @property
+    def relative(self) -> float:
+        """What noise explains, by the largest element; 0 for what is no tensor of floats."""
+        if not isinstance(self.expected, torch.Tensor) or not self.expected.is_floating_point():
+            return 0.0
+        found = self.allowed.size / (largest(self.expected) or math.inf)
+        return found if math.isfinite(found) else 0.0
 
     @property
     def explained(self) -> bool:
