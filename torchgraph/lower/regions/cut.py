@@ -50,6 +50,9 @@ _LIKE = frozenset(
 )
 """Draws that need nothing but the metadata of their first argument."""
 
+_IN_CHUNKS = frozenset({"torchgraph::linear_cross_entropy"})
+"""Ops that are loops over products: compiled code would only call them."""
+
 
 def cut(program: Program, part: int = 0, *, eager_draws: bool) -> tuple[Program, list[Region]]:
     """A copy of a functional program whose tensor ops are calls of regions, and these.
@@ -334,8 +337,10 @@ def _is_lazy(value: object) -> bool:
 
 
 def _is_one_kernel(op: OpOverload) -> bool:
-    """True for an op over lists of tensors that lowering lets write in place."""
-    return op.namespace == "torchgraph" and effects.other_form(op) is not None
+    """True for an op of ours over lists, which lowering lets write in place, or in chunks."""
+    if op.namespace != "torchgraph":
+        return False
+    return effects.other_form(op) is not None or schema_of(op).name in _IN_CHUNKS
 
 
 def _swapped(program: Program) -> set[fx.Node]:
