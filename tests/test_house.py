@@ -267,7 +267,7 @@ def test_public_names():
         "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseBCEMean",
         "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm",
         "GatherAgain", "MixedPrecision", "OverlapCollectives", "Pass", "PruneDepend",
-        "ScatterEmbedding", "SparseEmbedding",
+        "Rematerialize", "ScatterEmbedding", "SparseEmbedding",
         "inductor_pipeline", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.amp.__all__) == {"StaticGradScaler", "black", "white"}

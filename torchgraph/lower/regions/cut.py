@@ -36,6 +36,7 @@ from . import fast_draws
 from .checked import computes, with_checks
 from .exclusions import exclusion
 from .region import Crossing, Region, RegionGraph
+from .rematerialized import merge_copies
 from .repeats import RepeatedPart, repeats
 from .travels import begun_early, views_between, wait_late
 
@@ -67,6 +68,7 @@ class _Cut:
         self._part = part
         self._eager_draws = eager_draws
         self._checks = with_checks(program)
+        merge_copies(program, {})
         self._ops = [n for n in program.nodes if n.op in ("call_function", "get_attr")]
         self._sources_of_numbers = _sources_of_numbers(self._ops)
         self._swapped = _swapped(program)
