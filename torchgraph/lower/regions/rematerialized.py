@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 
 from torch import fx
 
@@ -10,13 +10,13 @@ from ...ir.program import RECOMPUTED, REMATERIALIZED, Program
 from ...passes.cse import frozen
 
 
-def merge_copies(program: Program, stages: Mapping[fx.Node, int]) -> None:
+def merge_copies(program: Program, stages: dict[fx.Node, int]) -> None:
     """Let the backward read the value itself where its copy runs in the same stage.
 
     The value would be there anyway: a compiler computes equal values at once, and keeps both.
 
     Args:
-        stages: of each op the part of the program that is compiled with it; none: all is one part.
+        stages: of each op the part of the program that is compiled with it. What goes leaves it.
     """
     copies = {n for n in program.nodes if n.meta.get(RECOMPUTED) == REMATERIALIZED}
     targets = {copy.target for copy in copies}
@@ -29,9 +29,10 @@ def merge_copies(program: Program, stages: Mapping[fx.Node, int]) -> None:
             original = same[node] = first.setdefault(key, node)
         except TypeError:  # an argument that cannot be compared
             continue
-        alike = original not in copies and stages.get(original) == stages.get(node)
+        alike = original not in copies and stages[original] == stages[node]
         if node in copies and alike:
             node.replace_all_uses_with(original)
     for copy in reversed(list(program.nodes)):
         if copy in copies and not copy.users:
             program.gm.graph.erase_node(copy)
+            del stages[copy]

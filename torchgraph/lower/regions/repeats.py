@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 from torch import fx
 
@@ -19,8 +19,8 @@ RepeatedPart = tuple[str, int]
 """A stretch of the backward that repeats one part of the forward."""
 
 
-def repeats(program: Program) -> dict[fx.Node, RepeatedPart]:
-    """The ops that repeat others, and the part that they belong to.
+def repeats(program: Program, stages: Mapping[fx.Node, int]) -> dict[fx.Node, RepeatedPart]:
+    """The ops that repeat others of the same stage, and the part that they belong to.
 
     A single op is none: the gradients of some ops begin with what the op itself begins with.
     """
@@ -45,6 +45,8 @@ def repeats(program: Program) -> dict[fx.Node, RepeatedPart]:
             continue
         if node.meta.get(RECOMPUTED) == REMATERIALIZED:
             continue  # it stays with its reader
+        if stages.get(original, 0) != stages.get(node, 0):
+            continue
         if RECOMPUTED in node.meta:
             found[node] = ("region", node.meta[RECOMPUTED])
         elif _phase(node) is not Phase.FORWARD and _phase(original) is Phase.FORWARD:
