@@ -268,7 +268,7 @@ def test_public_names():
         "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseLinearCrossEntropy",
         "FuseModelUpdate", "FuseRmsNorm",
         "GatherAgain", "MixedPrecision", "OverlapCollectives", "Pass", "PruneDepend",
-        "ScatterEmbedding", "SparseEmbedding",
+        "Rematerialize", "ScatterEmbedding", "SparseEmbedding",
         "inductor_pipeline", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.amp.__all__) == {"StaticGradScaler", "black", "white"}

@@ -34,6 +34,7 @@ from .fusions.norm.layer_norm import FuseLayerNorm as FuseLayerNorm
 from .fusions.norm.rms_norm import FuseRmsNorm as FuseRmsNorm
 from .precision.rule import MixedPrecision as MixedPrecision
 from .prune_depend import PruneDepend as PruneDepend
+from .rematerialization.rule import Rematerialize as Rematerialize
 from .runner import run as run
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "OverlapCollectives",
     "Pass",
     "PruneDepend",
+    "Rematerialize",
     "ScatterEmbedding",
     "SparseEmbedding",
     "inductor_pipeline",
@@ -99,7 +101,8 @@ def inductor_pipeline(options: Options, *, one_kernel: bool, on_cpu: bool) -> tu
         options = replace(options, fuse_model_update=True, multi_tensor_update=True)
     options = replace(options, fuse_linear_cross_entropy=True)
     layout = (ChannelsLast(),) if on_cpu else ()
-    return (*pipeline(options), ScatterEmbedding(), *layout)
+    keeps_less = (Rematerialize(),) if options.training else ()
+    return (*pipeline(options), ScatterEmbedding(), *layout, *keeps_less)
 
 
 def _precision(options: Options) -> tuple[Pass, ...]:

@@ -22,9 +22,14 @@ from .channels_last import ChannelsLast
 from .fusions.embedding.scatter import ScatterEmbedding
 from .fusions.linear_cross_entropy.rule import FuseLinearCrossEntropy
 from .fusions.model_update.rule import FuseModelUpdate
+from .rematerialization.rule import Rematerialize
 
 _OF_COMPILED = frozenset(
-    one.name for one in (ChannelsLast, FuseLinearCrossEntropy, FuseModelUpdate, ScatterEmbedding)
+    one.name
+    for one in (
+        *(ChannelsLast, FuseLinearCrossEntropy, FuseModelUpdate),
+        *(Rematerialize, ScatterEmbedding),
+    )
 )
 """Passes that compiled programs go through and others mostly do not; one option is for both."""
 

@@ -37,6 +37,7 @@ from . import fast_draws
 from .checked import computes, with_checks
 from .exclusions import exclusion
 from .region import Crossing, Region, RegionGraph
+from .rematerialized import merge_copies
 from .repeats import RepeatedPart, repeats
 from .stages import repeat_views, stages_of, update_early
 from .travels import begun_early, views_between, wait_late
@@ -74,6 +75,7 @@ class _Cut:
         self._checks = with_checks(program)
         self._ops = _ops(program)
         self._stages = stages_of(program, self._ops)
+        merge_copies(program, self._stages)
         self._readers = update_early(program, self._stages)
         self._ops = _ops(program)
         self._sources_of_numbers = _sources_of_numbers(self._ops)
