@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from .draws import bernoulli, grouped_mm, normal, rnn_layer_without_grad
 from .expect import ValueMoved, differs, expect, expect_none, expect_shape
+from .losses import nll_log_softmax_backward
 from .marks import accumulated, amp_black, amp_white, before_update, gradient
 from .order import after, depend
 from .quantiles import quantile, quantile_places
@@ -32,6 +33,7 @@ __all__ = [
     "gradient",
     "grouped_mm",
     "keep",
+    "nll_log_softmax_backward",
     "normal",
     "quantile",
     "quantile_places",

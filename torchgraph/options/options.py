@@ -175,7 +175,6 @@ class Options(ProgramOptions, LoweringOptions, RunningOptions):
             self.updates_fused,
             self.fuse_cast_scale,
             self.sparse_update,
-            self.plans_memory,
             self.adds_up_apart,
             self.scaler == "dynamic",
             self.amp is not None and self.amp_policy != "autocast",

@@ -17,6 +17,7 @@ from ...ir.each import Each, by_output, run
 from ...ir.effects import Effects
 from ...ir.nodes import all_nodes, sequence
 from ...ir.program import Program, Role
+from ...ir.values import tensors_of
 from ..lifetimes import Lifetimes, peak
 
 Columns = Sequence[Sequence[object]]
@@ -38,17 +39,17 @@ class EachInPlace:
         self,
         each: Each,
         spare: Collection[int],
-        lower: Callable[[Program], Program],
+        body: Program,
         sizes: Sequence[Sequence[int]],
     ) -> None:
-        """``spare``: columns that may be written over. ``lower`` makes a body write in place.
+        """``spare``: columns that may be written over. ``body``: it writes in place.
 
         ``sizes``: for each column the bytes of each row.
         """
         self.__name__ = each.__name__
         self.rows = each.rows
         self.columns = each.columns
-        self.body = lower(_with_spare(each.body, spare))
+        self.body = body
         self._written = frozenset({*each.written, *spare})
         self._sizes = [sum(row) for row in zip(*sizes, strict=True)]
         self.together = _together([max(row) for row in zip(*sizes, strict=True)], self._sizes)
@@ -72,10 +73,11 @@ class EachInPlace:
 
     @property
     def peak(self) -> int:
-        """The most bytes that it allocates: the body was written for the largest row."""
-        of_one, largest = peak(Lifetimes(self.body)), max(self._sizes, default=0) or 1
-        together = max((sum(self._sizes[row] for row in rows) for rows in self.together), default=0)
-        return max(of_one, math.ceil(of_one * together / largest))
+        """The most bytes that it allocates, as the body does for the row that it shows."""
+        shown = sum(value.nbytes for value in tensors_of(self.body.placeholders[: self.columns]))
+        together = (sum(self._sizes[row] for row in rows) for rows in self.together)
+        most = max((*self._sizes, *together), default=0)
+        return math.ceil(peak(Lifetimes(self.body)) * most / (shown or 1))
 
     def parts(
         self, columns: Sequence[Argument], together: Sequence[Sequence[int]]
@@ -125,7 +127,8 @@ def _together(largest: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     return [rows for rows in found if len(rows) > 1]
 
 
-def _with_spare(body: Program, spare: Collection[int]) -> Program:
+def with_spare(body: Program, spare: Collection[int]) -> Program:
+    """The body, with these columns as memory of its own."""
     specs = tuple(
         replace(spec, role=Role.ACCUMULATOR) if number in spare else spec
         for number, spec in enumerate(body.signature.inputs)

@@ -10,6 +10,7 @@ from torch import fx
 
 from ..._torch import OpOverload, schema_of
 from ...ir import effects
+from ...ir.values import is_contiguous
 
 # Not tagged pointwise, yet each element of the result depends on the same element of self alone.
 _ELEMENTWISE = frozenset(
@@ -19,6 +20,14 @@ _ELEMENTWISE = frozenset(
 ACCUMULATING = frozenset({"aten::addmm", "aten::baddbmm"})
 # As _ELEMENTWISE, of two tensors.
 _ELEMENTWISE_BACKWARD = frozenset({"aten::hardtanh_backward", "aten::leaky_relu_backward"})
+# On the CPU a row of the result depends on the same row of the arguments, element by element once
+# the row's maximum and sum are known.
+_ROW_BY_ROW = frozenset(
+    {
+        *("aten::_softmax", "aten::_softmax_backward_data"),
+        *("aten::_log_softmax", "aten::_log_softmax_backward_data"),
+    }
+)
 # In half precision an op and its in-place form may round a number at different points.
 _HALF = frozenset({torch.float16, torch.bfloat16})
 
@@ -66,14 +75,26 @@ def out_form(op: object) -> OutForm | None:
     return None
 
 
-def elementwise_out_form(op: object) -> OutForm | None:
-    """The `out_form` of an op that may write over one of the arguments that it reads."""
+def out_form_over_arguments(node: fx.Node) -> OutForm | None:
+    """The `out_form` of a call that may write over one of the arguments that it reads."""
+    op = node.target
     if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
         return None
-    if torch.Tag.pointwise not in op.tags and schema_of(op).name not in _ELEMENTWISE_BACKWARD:
+    name = schema_of(op).name
+    elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE_BACKWARD
+    if not elementwise and not (name in _ROW_BY_ROW and _is_row_by_row(node)):
         return None
     found = out_form(op)
     return found if found is not None and len(found.names) == 1 else None
+
+
+def _is_row_by_row(node: fx.Node) -> bool:
+    """True for a softmax, or its gradient, over the last dimension of contiguous memory."""
+    value = node.meta["val"]
+    dim = node.args[2 if "backward" in str(node.target) else 1]
+    values = [value, *(source.meta["val"] for source in node.all_input_nodes)]
+    rows = isinstance(dim, int) and dim % max(value.ndim, 1) == value.ndim - 1
+    return rows and all(one.device.type == "cpu" and is_contiguous(one) for one in values)
 
 
 def minds_form(node: fx.Node) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,8 +28,8 @@ from ...ir.program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, prove
 from ...ir.values import flat
 from ...library.functional import Form, known_form
 from ..expects import expects_of
-from .each_in_place import EachInPlace
-from .forms import ACCUMULATING, elementwise_out_form, in_place_form, minds_form
+from .each_in_place import EachInPlace, with_spare
+from .forms import ACCUMULATING, in_place_form, minds_form, out_form_over_arguments
 from .layouts import fits_in
 from .skips import branch_on_flags
 from .users_calls import UsersCall
@@ -44,7 +44,8 @@ def reinplace(program: Program, *, over_arguments: bool = False) -> Program:
 
     Its output tuple keeps the USER and number outputs; tensor states are written instead.
     ``over_arguments``: an elementwise op without an in-place form, or whose first argument is
-    needed, writes over another temporary that it is the last to read, by its ``out=`` form.
+    needed, writes over another temporary that it is the last to read, or over an input that is the
+    program's to write over, by its ``out=`` form.
     """
     lowered = program.copy()
     flags = branch_on_flags(lowered)
@@ -74,7 +75,10 @@ class _Reinplace:
         """Result of an in-place op -> the node whose tensor it is."""
         self._last_use: dict[int, int] = {}
         self._temporary: set[int] = set()
+        self._spare: list[fx.Node] = []
+        """Inputs whose memory is the program's to write over once nothing reads them."""
         self._leaving = self._memory_of_outputs()
+        self._bodies: dict[Hashable, Program] = {}
         self._homes: dict[int, int] = {}
         """Storage -> the storage that in-place writing merged it into."""
         self._measure()
@@ -149,6 +153,7 @@ class _Reinplace:
         for spec, node in self._program.inputs():
             if spec.role is Role.ACCUMULATOR and node not in self._states:
                 self._temporary.update(storages_of(node))  # the update is the last to read it
+                self._spare.append(node)
                 continue
             for storage in storages_of(node):
                 self._temporary.discard(storage)
@@ -219,10 +224,10 @@ class _Reinplace:
         node.target = op
 
     def _over_argument(self, node: fx.Node) -> None:
-        form = elementwise_out_form(node.target)
+        form = out_form_over_arguments(node)
         if form is None or minds_form(node):
             return
-        for argument in node.all_input_nodes:
+        for argument in (*node.all_input_nodes, *self._spare):
             temporary = self._home(argument) in self._temporary
             if temporary and self._allowed(node, argument, form.op):
                 node.target = form.op
@@ -253,7 +258,7 @@ class _Reinplace:
         ]
         node.args = (columns, node.args[1])
         sizes = [[getattr(one.meta["val"], "nbytes", 0) for one in column] for column in columns]
-        node.target = EachInPlace(each, spare, reinplace, sizes)
+        node.target = EachInPlace(each, spare, self._body(each, spare), sizes)
         node.meta["val"] = list(node.meta["val"])[: each.kept] or None
         updated = {places[n]: user for n, user in results.items() if n >= 0}
         written = {user: columns[column][row] for (column, row), user in updated.items()}
@@ -261,6 +266,17 @@ class _Reinplace:
             self._merge(user, held)
             self._replace_state(user, held)
         replace_all(self._graph, written)
+
+    def _body(self, each: Each, spare: Collection[int]) -> Program:
+        """The body in place, once for all nodes that share it."""
+        # Ops over lists have no out= forms: rows that run together keep their in-place ones.
+        over_arguments = self._over_arguments and len(each.rows) == 1
+        key = (id(each.body), tuple(spare), over_arguments)
+        found = self._bodies.get(key)
+        if found is None:
+            body = with_spare(each.body, spare)
+            found = self._bodies[key] = reinplace(body, over_arguments=over_arguments)
+        return found
 
     def _users(self, node: fx.Node, form: Form) -> None:
         """The op of the user's itself, over clones of what others still read."""

@@ -23,6 +23,7 @@ from ...ir.program import Phase, Program, provenance
 from ...ir.values import tensors_of
 from ..agreements import communicates
 from ..expects import expects_of, guards
+from .rows_apart import apart
 
 _SHORT = frozenset({"aten::_to_copy", "aten::expand", "aten::fill", "aten::full", "aten::zeros"})
 """Besides views: what OneFlow calls a short GPU op."""
@@ -67,8 +68,7 @@ def orders(program: Program, mode: str) -> Offer:
 
 def _memory_first(own: Order) -> Iterator[Order]:
     yield own
-    program = own.program
-    yield (early := _ordered(program, "early updates", _early_updates))
+    yield (early := _ordered(apart(own.program), "early updates", _early_updates))
     yield _ordered(early.program, "early updates, smallest backward", _smallest(Phase.BACKWARD))
     yield _ordered(early.program, "smallest first", _smallest(Phase.FORWARD))
 
@@ -143,7 +143,8 @@ class _Schedule:
                 self._bytes[storage] = size if type(size) is int else 0
                 if node.op == "call_function":
                     self._own.add(storage)
-        for node in graph.program.placeholders:
+        new_states = graph.program.states().values()  # which will be written in place
+        for node in (*graph.program.placeholders, *new_states):
             self._own.difference_update(storages_of(node))
         self._readers: dict[int, list[fx.Node]] = {}
         for node in graph.program.nodes:

@@ -16,6 +16,7 @@ from ..inplace.reinplace import reinplace
 from ..lifetimes import Lifetimes, live_bytes, most, peak
 from . import saved
 from .arena import Arena, lay_out
+from .losses import join_losses
 from .order import orders
 from .workspace import workspaces
 
@@ -91,8 +92,9 @@ def _lowered(name: str, program: Program, options: Options) -> Iterator[_Candida
     if not options.compress_memory:
         yield _candidate(name, reinplace(program))
         return
-    yield _candidate(f"{name}, over arguments", reinplace(program, over_arguments=True))
     program = program.copy()
+    join_losses(program)
+    yield _candidate(f"{name}, over arguments", reinplace(program, over_arguments=True))
     if saved.read_results(program):
         yield _candidate(f"{name}, results read", reinplace(program, over_arguments=True))
     if saved.compute_again(program):

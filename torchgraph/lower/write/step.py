@@ -9,6 +9,7 @@ from ...ir import effects
 from ...ir.nodes import sequence
 from ...ir.program import Program
 from ..inplace.each_in_place import EachInPlace, RowsFunction
+from ..memory.arena import Arena
 from ..memory.planning import MemoryPlan
 from ..pauses import Pauses
 from .around import Around, Nothing
@@ -58,6 +59,13 @@ def _written(lowered: Program, name: str, memory: MemoryPlan, around: Around) ->
 class _StepWriter(Writer):
     """Writes the function of a step."""
 
+    def __init__(self, program: Program, name: str, arena: Arena, around: Around) -> None:
+        super().__init__(program, name, arena, around)
+        self._functions: dict[tuple[type[RowWriter], int], RowsFunction] = {}
+        """By kind and body."""
+        self._numbers: dict[int, int] = {}
+        """Of bodies, in the names of their functions."""
+
     def _call(self, node: fx.Node) -> str:
         if isinstance(node.target, EachInPlace):
             return self._call_of_rows(node, node.target)
@@ -69,20 +77,23 @@ class _StepWriter(Writer):
         around = self._around.in_rows(target.rows)
         fits = isinstance(around, Nothing) and ColumnWriter.fits(target.body)
         together = target.together if fits else []
-        name = f"{target.__name__}_{len(self.rows)}"
-        by_row = self._rows(RowWriter, target, name, around)
-        by_column = (
-            self._rows(ColumnWriter, target, f"{name}_together", around) if together else None
-        )
+        by_row = self._rows(RowWriter, target, around)
+        by_column = self._rows(ColumnWriter, target, around) if together else None
         call = target.calling(by_row, by_column, together)
         parts = [self._value(part) for part in target.parts(sequence(columns), together)]
-        return f"{self._bind(call, name)}([{', '.join(parts)}], {self._value(shared)})"
+        return f"{self._bind(call, target.__name__)}([{', '.join(parts)}], {self._value(shared)})"
 
-    def _rows(
-        self, kind: type[RowWriter], target: EachInPlace, name: str, around: Around
-    ) -> RowsFunction:
+    def _rows(self, kind: type[RowWriter], target: EachInPlace, around: Around) -> RowsFunction:
+        """The function of a kind for a body: one for all nodes that share it."""
+        key = (kind, id(target.body))
+        if key in self._functions:
+            return self._functions[key]
+        number = self._numbers.setdefault(id(target.body), len(self.rows))
+        name = f"{target.__name__}_{number}" + "_together" * (kind is ColumnWriter)
         told = f"{self._filename[12:-1]}, {name}"
         writer = kind(target.body, told, around, name, target.columns)
         function: RowsFunction = writer.compile()
         self.rows.append(f"\n{writer.source}")
+        if isinstance(around, Nothing):
+            self._functions[key] = function
         return function
