@@ -9,6 +9,8 @@ import torchgraph as tg
 from tests import support
 from torchgraph.lower.inductor.job import Job
 from torchgraph.lower.regions import blocks
+from torchgraph.passes import Rematerialize
+from torchgraph.passes.rematerialization import prices
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -78,6 +80,21 @@ def test_equal_layers_share_code(name, always, interpreted):
     keys = [Job.of(region, eager_draws=True).key() for region in regions]
     assert len(keys) > 2 * LAYERS - 2
     assert sum(keys.count(key) for key in set(keys) if keys.count(key) > 1) >= 2 * LAYERS - 3
+
+
+def test_what_the_backward_computes_again_is_equal_in_equal_layers(
+    always, interpreted, monkeypatch
+):
+    monkeypatch.setattr(prices, "_SMALL", 0)
+    trained(
+        OPTIMIZERS["adamw"],
+        lambda config: config.passes.insert(Rematerialize(least=0), after="dce"),
+    )
+    regions = interpreted[-1].regions
+    again = [region for region in regions if "aten.gelu_backward" in str(region.gm.graph)]
+    assert len(again) >= LAYERS - 1
+    assert all("aten.gelu.default" in str(region.gm.graph) for region in again[1:-1])
+    assert len({Job.of(region, eager_draws=True).key() for region in again[1:-1]}) == 1
 
 
 def test_parameters_are_updated_between_regions(always):
