@@ -43,6 +43,11 @@ def elements(value: object) -> int:
     return sum(math.prod(shape_of(tensor)) for tensor in tensors_of(value))
 
 
+def nbytes(value: torch.Tensor) -> int:
+    """Bytes of a tensor; a size that depends on data counts as 1."""
+    return math.prod(shape_of(value)) * value.dtype.itemsize
+
+
 def traffic(node: fx.Node) -> int:
     """Bytes of all tensors that are read and written.
 
@@ -55,4 +60,4 @@ def traffic(node: fx.Node) -> int:
         given = given[1:]
     values = given if packet in _EMPTY else (node, *given)
     found = (tensor for value in values for tensor in tensors_of(value))
-    return sum(math.prod(shape_of(tensor)) * tensor.dtype.itemsize for tensor in found)
+    return sum(map(nbytes, found))

@@ -53,6 +53,8 @@ PER_NODE = 0.06
 """Seconds for each op that computes."""
 PER_KIND = 0.09
 """More of them for each that is not as another before: the kernels of equal ones are one."""
+PER_REGION = 2.0
+"""More of them for each region but the first."""
 PER_CONVOLUTION = 0.3
 """More of them for each convolution and its backward."""
 

@@ -3,9 +3,10 @@
 Outside stay numbers and what they are read from, draws when they must be eager's, collectives, and
 our own ops over lists of tensors, which are one kernel already. Everything else joins the region of
 its level: ops outside of level n run before region n, which runs before those of level n + 1.
-Mostly there is one region: forward and backward. What the backward recomputes begins levels of its
-own, one for each checkpointed region: within one region the compiler would compute it once. So does
-what a collective is to run beside: in one region with its argument, it would have run before.
+A small program has one region: forward and backward. Blocks that repeat begin levels (`stages`).
+So does what the backward recomputes within a stage, one for each checkpointed region: within one
+region the compiler would compute it once. So does what a collective is to run beside: in one region
+with its argument, it would have run before.
 Predicates stay outside, and so do ops whose result's size depends on data, and those that may raise
 but for those whose indices are checked before; a region before the last predicate writes no state.
 Compiled code knows memory, and not the bit that says that it is to be read conjugated or negated:
@@ -37,6 +38,7 @@ from .checked import computes, with_checks
 from .exclusions import exclusion
 from .region import Crossing, Region, RegionGraph
 from .repeats import RepeatedPart, repeats
+from .stages import repeat_views, stages_of, update_early
 from .travels import begun_early, views_between, wait_late
 
 aten = torch.ops.aten
@@ -67,7 +69,10 @@ class _Cut:
         self._part = part
         self._eager_draws = eager_draws
         self._checks = with_checks(program)
-        self._ops = [n for n in program.nodes if n.op in ("call_function", "get_attr")]
+        self._ops = _ops(program)
+        self._stages = stages_of(program, self._ops)
+        self._readers = update_early(program, self._stages)
+        self._ops = _ops(program)
         self._sources_of_numbers = _sources_of_numbers(self._ops)
         self._swapped = _swapped(program)
         self._outside: set[fx.Node] = set()
@@ -77,6 +82,8 @@ class _Cut:
             if self._stays_outside(node):
                 self._outside.add(node)
         self._outside.update(views_between(self._ops, self._outside))
+        repeat_views(program, self._stages, self._outside)
+        self._ops = _ops(program)
         self._guards, self._waits = guards(program), waits_for(program.nodes)
         self._level = self._levels()
         self._proven = max((self._level[node] for node in expects_of(program)), default=0)
@@ -132,12 +139,14 @@ class _Cut:
     def _levels(self) -> dict[fx.Node, int]:
         found: dict[fx.Node, int] = {}
         latest_ordered = 0
-        latest = beside = 0
+        latest = beside = stage = 0
         flying = begun_early(self._ops, self._outside)
         begun: dict[RepeatedPart, int] = {}
-        repeated = repeats(self._program)
+        repeated = repeats(self._program, self._stages)
         for node in self._ops:
             outside = node in self._outside
+            if not outside and self._stages[node] > stage:
+                stage, beside = self._stages[node], latest + 1
             level = 0 if outside else beside
             if node in repeated:
                 level = begun.setdefault(repeated[node], latest + 1)
@@ -149,7 +158,7 @@ class _Cut:
                 level = latest_ordered = max(level, latest_ordered)
             found[node] = level
             latest = max(latest, level)
-            beside = level if node in flying else beside
+            beside = max(beside, level) if node in flying else beside
         wait_late(found, self._outside)
         return found
 
@@ -160,7 +169,8 @@ class _Cut:
         first = node.args[0] if node.args else None
         needless = first if node in self._outside and _name(node) in _LIKE else None
         read = [source for source in node.all_input_nodes if source is not needless]
-        return [*read, *self._guards.get(node, ()), *self._checks.get(node, ())]
+        waits = (self._guards, self._checks, self._readers)
+        return [*read, *(one for found in waits for one in found.get(node, ()))]
 
     # --- outside ----------------------------------------------------------------------------------
 
@@ -279,6 +289,10 @@ class _Cut:
         if node.op != "call_function":
             return False
         return self._level[node] < level or (self._level[node] == level and node in self._outside)
+
+
+def _ops(program: Program) -> list[fx.Node]:
+    return [node for node in program.nodes if node.op in ("call_function", "get_attr")]
 
 
 def _never_inside(node: fx.Node) -> bool:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 from torch import fx
 
@@ -19,8 +19,8 @@ RepeatedPart = tuple[str, int]
 """A stretch of the backward that repeats one part of the forward."""
 
 
-def repeats(program: Program) -> dict[fx.Node, RepeatedPart]:
-    """The ops that repeat others, and the part that they belong to.
+def repeats(program: Program, stages: Mapping[fx.Node, int]) -> dict[fx.Node, RepeatedPart]:
+    """The ops that repeat others of the same stage, and the part that they belong to.
 
     A single op is none: the gradients of some ops begin with what the op itself begins with.
     """
@@ -42,6 +42,8 @@ def repeats(program: Program) -> dict[fx.Node, RepeatedPart]:
             continue
         made_of_nothing = not node.all_input_nodes  # a mask, a range of numbers
         if made_of_nothing or alias_sources(node) or not holds_memory(node.meta.get("val")):
+            continue
+        if stages.get(original, 0) != stages.get(node, 0):
             continue
         if RECOMPUTED in node.meta:
             found[node] = ("region", node.meta[RECOMPUTED])
