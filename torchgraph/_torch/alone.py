@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ExtensionFileLoader
@@ -19,12 +18,11 @@ from typing import Any
 
 import torch
 
-from ..environment import environment_kept
+from ..environment import tensors_addressed
 
 _ENTRY = "inductor_entry_cpp"
 _INIT = f"PyInit_{_ENTRY}".encode()
 _MADE = "inductor_entry = CppWrapperCodeCache.load_pybinding("
-_ADDRESS = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 _KNOWN = """
 def _wrap_func(f):
     def g(args):
@@ -68,8 +66,7 @@ def load(extension: Path) -> Callable[..., Sequence[torch.Tensor]]:
     spec = spec_from_loader(key, loader)
     assert spec is not None
     guards: Any = torch._C._dynamo.guards
-    with environment_kept():
-        os.environ[_ADDRESS] = str(guards._torchinductor_pyobject_tensor_data_ptr)
+    with tensors_addressed(guards._torchinductor_pyobject_tensor_data_ptr):
         module = module_from_spec(spec)
         loader.exec_module(module)
     sys.modules.pop(key, None)
@@ -116,7 +113,7 @@ def _has_no_wrappers(directory: Path) -> bool:
     """True where AOTAutograd's wrappers hand inputs and outputs on as they are."""
     cache: Any = importlib.import_module("torch._functorch._aot_autograd.autograd_cache")
     folders: Any = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
-    (key,) = os.listdir(directory / "aotautograd")
+    (key,) = (path.name for path in (directory / "aotautograd").iterdir())
     with folders.temporary_cache_dir(str(directory)):
         entry, _ = cache.AOTAutogradCache._lookup(
             key, local=True, remote=False, args=[], cache_info={}, aot_config=None
