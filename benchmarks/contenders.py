@@ -152,9 +152,17 @@ def _capture(eager: Step, optimizer: Optimizer) -> tuple[torch.cuda.CUDAGraph, T
     return graph, loss
 
 
-def _torchgraph(work: Work) -> tuple[Step, TrainGraph]:
-    graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR))
-    return lambda: graph(work.x, work.y), graph
+def aten_with(
+    configure: Callable[[tg.GraphConfig], object],
+) -> Callable[[Work], tuple[Step, TrainGraph]]:
+    """Makes a step of a Graph on the ``aten`` backend that ``configure`` gives its options."""
+
+    def make(work: Work) -> tuple[Step, TrainGraph]:
+        graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR))
+        configure(graph.config)
+        return lambda: graph(work.x, work.y), graph
+
+    return make
 
 
 def _torchgraph_fused(work: Work) -> tuple[Step, TrainGraph]:
@@ -185,7 +193,7 @@ CONTENDERS: dict[str, Contender] = {
         Contender("compile fused", _compiled, compiles=True),
         Contender("compile reduce-overhead", _reduced_overhead, compiles=True, cuda_only=True),
         Contender("manual cuda graph", _manual_cuda_graph, cuda_only=True),
-        Contender(TORCHGRAPH, _torchgraph),
+        Contender(TORCHGRAPH, aten_with(lambda config: None)),
         Contender("torchgraph aten fused", _torchgraph_fused),
         Contender("torchgraph inductor", _on("inductor", fused=False), compiles=True),
         Contender(DEFAULT_BACKEND, _on("auto", fused=False), compiles=True, settles=SWITCH_AT),

@@ -1,16 +1,19 @@
-"""Memory: the options that plan it, and the peak of one contender in a process of its own.
+"""Memory: the options that plan it, and the peaks of one contender in a process of its own.
 
     python -m benchmarks.memory
     python -m benchmarks.memory --contender "torchgraph aten" --model gpt
 
-The first is `benchmarks.memory_modes`. The second is for `benchmarks.step`: a process's resident
-memory never tells which of several models in it needed what, so it is started once per contender.
-On CUDA it reports what the allocator took from the GPU instead.
+The first is `benchmarks.memory_modes`. The second is for `benchmarks.step` and
+`benchmarks.memory_large`: a process's resident memory never tells which of several models in it
+needed what, so it is started once per contender. On CUDA it reports what the allocator took from
+the GPU instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import resource
 import sys
@@ -22,13 +25,21 @@ import torch
 
 from . import command, memory_modes
 from .cases import CASES, dense, mlp
-from .contenders import CONTENDERS, Step
-from .work import PRECISIONS, Case
+from .contenders import CONTENDERS, Contender, Step, aten_with
+from .work import PRECISIONS, Case, Work
 
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
 _CUDA = "torch.cuda.max_memory_reserved over the steps after warm-up"
 
+MEMORY_OPTIONS = "torchgraph aten, memory options"
+_MEASURED: dict[str, Contender] = {
+    **CONTENDERS,
+    MEMORY_OPTIONS: Contender(MEMORY_OPTIONS, aten_with(memory_modes.all_options)),
+}
+
+_WARM_UP = 5
+"""Steps at least: recorded, confirmed, compiled, replayed."""
 _SMALL = Case("tiny", "to load what loads late", lambda: dense(mlp(2), batch=4, inputs=64))
 
 
@@ -38,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         return memory_modes.main(argv)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=list(CASES), required=True)
-    parser.add_argument("--contender", choices=list(CONTENDERS), required=True)
+    parser.add_argument("--contender", choices=list(_MEASURED), required=True)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--precision", choices=list(PRECISIONS), default="float32")
@@ -59,12 +70,15 @@ def measure(
     steps: int,
     amp: torch.dtype | None = None,
 ) -> dict[str, Any]:
-    """``{"bytes", "method"}``: the peak over ``steps`` steps after as many to warm up."""
-    _train(
-        _SMALL, contender, device, 2, amp
-    )  # imports, compilers, thread pools: no part of the model
+    """``{"bytes", "method"}``: the peak over ``steps`` steps after some to warm up.
+
+    On the CPU ``"step"``, too: the peak of one step above what lies there before it.
+    """
+    # Imports, compilers, thread pools: no part of the model.
+    _train(_SMALL.on(device, amp), contender, 2)
     before = resident()
-    step = _train(CASES[model], contender, device, steps, amp)
+    work = CASES[model].on(device, amp)
+    step = _train(work, contender, max(steps, _WARM_UP))
     if device.type == "cuda":
         # What a CUDA Graph computes in is its pool's, and counts as reserved, not as allocated.
         torch.cuda.synchronize(device)
@@ -80,7 +94,36 @@ def measure(
     span = "over the steps after warm-up" if reset else "over its life"
     source = "VmHWM" if _STATUS.exists() else "ru_maxrss"
     method = f"{source} of a process of its own {span}, above what a tiny model had left behind"
-    return {"bytes": peak() - before, "method": method}
+    found = {"bytes": peak() - before, "method": method}
+    return {**found, "step": _peak_of_steps(step, work, steps)} if reset else found
+
+
+def _peak_of_steps(step: Step, work: Work, steps: int) -> dict[str, Any]:
+    """``{"bytes", "before", "method"}`` of the step, of so many, whose peak is furthest above.
+
+    Gradients of the step before, which some contenders leave in ``grad``, are dropped first: to
+    count them as there would be to count them less where a step makes them anew.
+    """
+    found: list[tuple[int, int]] = []
+    for _ in range(steps):
+        for parameter in work.model.parameters():
+            parameter.grad = None
+        gc.collect()
+        _give_back()
+        before = resident()
+        reset_peak()
+        step()
+        found.append((peak() - before, before))
+    above, before = max(found)
+    method = "VmHWM over one step above VmRSS before it, without gradients, after malloc_trim"
+    return {"bytes": above, "before": before, "method": method}
+
+
+def _give_back() -> None:
+    """Let malloc return to the system what is free; where it cannot, nothing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def peak_of_call(call: Callable[[], Any], device: torch.device) -> dict[str, Any]:
@@ -101,11 +144,9 @@ def peak_of_call(call: Callable[[], Any], device: torch.device) -> dict[str, Any
     return {"bytes": peak() - before, "method": method}
 
 
-def _train(
-    case: Case, contender: str, device: torch.device, steps: int, amp: torch.dtype | None
-) -> Step:
-    step, _ = CONTENDERS[contender].make(case.on(device, amp))
-    for _ in range(steps + CONTENDERS[contender].settles):
+def _train(work: Work, contender: str, steps: int) -> Step:
+    step, _ = _MEASURED[contender].make(work)
+    for _ in range(steps + _MEASURED[contender].settles):
         step()
     return step
 
@@ -117,11 +158,12 @@ def of_child(
     *,
     threads: int,
     precision: str = "float32",
+    steps: int = 5,
     timeout: float = 600.0,
 ) -> dict[str, Any]:
     """`measure` in a new process. ``{"error": ...}`` when it failed."""
     arguments = ["--model", model, "--contender", contender, "--device", device.type]
-    arguments += ["--threads", str(threads), "--precision", precision]
+    arguments += ["--threads", str(threads), "--precision", precision, "--steps", str(steps)]
     return command.child_or_error("memory", *arguments, timeout=timeout)
 
 

@@ -41,7 +41,8 @@ def _both(config: GraphConfig) -> None:
     config.enable_compress_memory()
 
 
-def _all(config: GraphConfig) -> None:
+def all_options(config: GraphConfig) -> None:
+    """The three options with which a step has the least memory."""
     _both(config)
     config.enable_choose_best_memory_allocation()
 
@@ -56,7 +57,7 @@ CONTENDERS: dict[str, Callable[[GraphConfig], object]] = {
     "best allocation": lambda config: config.enable_choose_best_memory_allocation(),
     "compress": lambda config: config.enable_compress_memory(),
     "MemoryFirst, compress": _both,
-    "all three": _all,
+    "all three": all_options,
 }
 
 

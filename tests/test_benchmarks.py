@@ -19,6 +19,7 @@ from benchmarks import (
     guards,
     labels,
     memory,
+    memory_large,
     memory_modes,
     ops,
     optimizers,
@@ -314,6 +315,19 @@ def test_memory(capsys: pytest.CaptureFixture[str]):
 
     assert json.loads(capsys.readouterr().out) == found
     assert found["method"]
+    if memory.reset_peak():
+        assert 0 <= found["step"]["bytes"] < found["step"]["before"]
+
+
+@pytest.mark.slow
+def test_memory_of_large_models_is_against_the_best_of_pytorch(tmp_path: Path):
+    memory_large.main(["--quick", "--models", "mlp_wide", "--steps", "2", "--out", str(tmp_path)])
+
+    (model,) = written(tmp_path)["models"]
+    found = model["contenders"]
+    assert list(found) == ["eager", "eager fused", TORCHGRAPH, memory.MEMORY_OPTIONS]
+    assert min(entry["of_best"] for name, entry in found.items() if "eager" in name) == 1
+    assert found[memory.MEMORY_OPTIONS]["of_best"] > 0
 
 
 _LARGE = {case.name for case in (*GPU_CASES, *LARGE_CASES)}

@@ -265,9 +265,10 @@ def test_public_names():
         "ActivationCheckpointing",
         "Canonicalize", "ChannelsLast", "CommonSubexpressions", "DeadCode", "DelayVariables",
         "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseBCEMean",
-        "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm",
+        "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseLinearCrossEntropy",
+        "FuseModelUpdate", "FuseRmsNorm",
         "GatherAgain", "MixedPrecision", "OverlapCollectives", "Pass", "PruneDepend",
-        "ScatterEmbedding", "SparseEmbedding",
+        "Rematerialize", "ScatterEmbedding", "SparseEmbedding",
         "inductor_pipeline", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.amp.__all__) == {"StaticGradScaler", "black", "white"}
@@ -292,7 +293,8 @@ def test_names_of_the_graph():
 def test_names_of_the_options():
     """A new option needs more than a line here: a reason, a test, a line in the changelog."""
     assert public(tg.GraphConfig) == {
-        "allow_fuse_add_to_output", "allow_fuse_cast_scale", "allow_fuse_model_update_ops",
+        "allow_fuse_add_to_output", "allow_fuse_cast_scale", "allow_fuse_linear_cross_entropy",
+        "allow_fuse_model_update_ops",
         "enable_amp", "enable_auto_memory", "enable_auto_parallel",
         "enable_auto_parallel_ignore_user_sbp_config", "enable_auto_parallel_sbp_collector",
         "enable_data_parallel",

@@ -25,6 +25,7 @@ EXACT = (
 )
 CLOSE = (
     "allow_fuse_add_to_output()",
+    "allow_fuse_linear_cross_entropy()",
     "allow_fuse_model_update_ops()",
     "enable_multi_tensor_update()",
     "passes.insert(tg.passes.FuseCrossEntropy(), after='dce')",

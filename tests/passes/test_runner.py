@@ -161,7 +161,13 @@ def test_unknown_names_are_errors(options: PassOptions) -> None:
         run(small(), (DeadCode(),), options)
 
 
-@pytest.mark.parametrize("name", ["channels_last", "fuse_model_update", "scatter_embedding"])
+NAMES_OF_COMPILED = (
+    *("channels_last", "fuse_linear_cross_entropy", "fuse_model_update"),
+    *("rematerialize", "scatter_embedding"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES_OF_COMPILED)
 def test_a_pass_of_compiled_programs_can_be_switched_off(name: str) -> None:
     options = Options(training=True, passes=PassOptions(disabled=frozenset({name})))
     run(small(), (DeadCode(),), options.passes)  # which has no such pass

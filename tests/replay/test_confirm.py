@@ -171,6 +171,27 @@ def test_a_look_finds_what_is_wrong_later(plant):
     assert (got.confirmation.confirmed, got.graph.report().calls.looked) == (2, 3)
 
 
+def test_what_noise_explained_once_is_not_asked_again(plant, monkeypatch):
+    """Runs with noise cost several steps each: later looks go by the bounds of the first ones."""
+    plant(rounded(1e-6))
+    runs = []
+    monkeypatch.setattr(confirm, "_shake", lambda *a, real=confirm._shake: runs.append(real(*a)))
+    counts = []
+
+    def watch(graph):
+        graph.config.set_look_again(2)
+
+    for steps in (6, 18):
+        runs.clear()
+        got = trained(ConvNet, OPTIMIZERS["AdamW"], "inductor", watch, steps=steps)
+        assert not got.confirmation.dropped
+        counts.append((got.confirmation.confirmed, len(runs)))
+    (few, first), (many, all_of_them) = counts
+    assert first > 0
+    assert many > few + 3
+    assert all_of_them < first + (many - few), "fewer than a run with noise for each further look"
+
+
 def test_the_first_call_alone_is_compared_without_looks(plant):
     plant(later(6))
     got = trained(Mlp, OPTIMIZERS["SGD"], "inductor", steps=9).confirmation

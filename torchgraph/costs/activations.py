@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set as AbstractSet
 
 import torch
 from torch import fx
@@ -13,13 +14,16 @@ from ..ir.values import tensors_of
 from .traffic import shape_of
 
 
-def kept_by_node(program: Program) -> dict[fx.Node, int]:
+def kept_by_node(
+    program: Program, repeated: AbstractSet[fx.Node] = frozenset()
+) -> dict[fx.Node, int]:
     """Bytes that each forward node leaves for the backward part, of one micro-batch.
 
     A value and its views lie in one memory and count once, at the node that made it and as a whole.
     Parameters, buffers, old and new, and arguments of the call are there anyway and count nothing,
     nor does the gradient that the backward part begins with. So it is in the program; lowering may
-    compute cheap ones again instead.
+    compute cheap ones again instead. ``repeated``: forward ops that the backward part is to run
+    again, with what they read.
     """
     made: dict[int, tuple[fx.Node, int]] = {}
     kept: dict[fx.Node, int] = {}
@@ -33,8 +37,8 @@ def kept_by_node(program: Program) -> dict[fx.Node, int]:
         phase = provenance(node).phase
         if phase is Phase.FORWARD:
             for storage, size in _memory(node).items():
-                made.setdefault(storage, (node, size))
-        elif phase is Phase.BACKWARD:
+                made.setdefault(storage, (node, 0 if node in repeated else size))
+        if phase is Phase.BACKWARD or node in repeated:
             for storage in _read(node):
                 maker, size = made.get(storage, (node, 0))
                 if size:

@@ -18,7 +18,16 @@ aten = torch.ops.aten
 def flops_of(node: fx.Node) -> int:
     """FLOPs of a product, a convolution, an attention or an LSTM, a multiply-add as two; else 0."""
     rule = _rules().get(node.target)
+    if rule is None and str(node.target) == "torchgraph.linear_cross_entropy.default":
+        rule = _linear_cross_entropy
     return 0 if rule is None else rule(node)
+
+
+def _linear_cross_entropy(node: fx.Node) -> int:
+    """The product, and one for each of the two gradients that it writes."""
+    _, of_hidden, of_weight, _ = node.meta["val"]
+    products = 1 + bool(of_hidden.numel()) + bool(of_weight.numel())
+    return 2 * products * elements(node.args[0]) * shape_of(node.args[1])[0]
 
 
 def _product(left: int) -> Callable[[fx.Node], int]:

@@ -35,6 +35,8 @@ SKIPPED_BY = "skipped_by"
 RECOMPUTED = "recomputed"
 """Key in ``node.meta``: the number of the checkpointed region whose forward op the node repeats."""
 
+REMATERIALIZED = -1
+"""At `RECOMPUTED`: the node repeats a cheap op before its reader, and is of no region."""
 
 STANDS_FOR = "stands_for"
 """Key in ``node.meta`` of a node that a pass made: the captured node whose place it took."""

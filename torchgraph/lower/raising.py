@@ -31,7 +31,8 @@ _INDEXING = {
 _BY_LISTS = frozenset({"aten::index", "aten::index_put"})
 _CHECKING = frozenset(
     {
-        *("torchgraph::cross_entropy", "aten::take", "aten::put"),
+        *("torchgraph::cross_entropy", "torchgraph::linear_cross_entropy"),
+        *("aten::take", "aten::put"),
         *("aten::masked_scatter", "aten::max_unpool2d", "aten::max_unpool3d"),
         *("aten::_embedding_bag", "aten::_embedding_bag_forward_only"),
         *("aten::multi_margin_loss", "aten::multilabel_margin_loss_forward"),

@@ -25,6 +25,16 @@ class FusionVerbs(Verbs):
         """
         self._set(fuse_cast_scale=mode)
 
+    def allow_fuse_linear_cross_entropy(self, mode: bool = True) -> None:
+        """One op for the last product and its softmax cross-entropy, forward and backward.
+
+        In chunks of rows: neither the logits nor their gradient are ever whole in memory. Within
+        rounding of eager, not bitwise. Compiled programs always do so; this option says so of
+        ``set_backend("aten")``. What was left alone, and why, is in ``report()``. In OneFlow there
+        is no such option.
+        """
+        self._set(fuse_linear_cross_entropy=mode)
+
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
         """Each parameter's update as one op, with its clipping coefficient and gradient cast.
 

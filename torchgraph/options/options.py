@@ -88,6 +88,7 @@ class ProgramOptions:
     """Parameters of `build` that are not split into micro-batches."""
     fuse_add_to_output: bool = False
     fuse_cast_scale: bool = False
+    fuse_linear_cross_entropy: bool = False
     fuse_model_update: bool = False
     multi_tensor_update: bool = False
     fused_model_update_cast: bool = False

@@ -28,11 +28,13 @@ from .fusions.cast_scale.rule import FuseCastScale as FuseCastScale
 from .fusions.cross_entropy.rule import FuseCrossEntropy as FuseCrossEntropy
 from .fusions.embedding.scatter import ScatterEmbedding as ScatterEmbedding
 from .fusions.embedding.sparse import SparseEmbedding as SparseEmbedding
+from .fusions.linear_cross_entropy.rule import FuseLinearCrossEntropy as FuseLinearCrossEntropy
 from .fusions.model_update.rule import FuseModelUpdate as FuseModelUpdate
 from .fusions.norm.layer_norm import FuseLayerNorm as FuseLayerNorm
 from .fusions.norm.rms_norm import FuseRmsNorm as FuseRmsNorm
 from .precision.rule import MixedPrecision as MixedPrecision
 from .prune_depend import PruneDepend as PruneDepend
+from .rematerialization.rule import Rematerialize as Rematerialize
 from .runner import run as run
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "FuseCastScale",
     "FuseCrossEntropy",
     "FuseLayerNorm",
+    "FuseLinearCrossEntropy",
     "FuseModelUpdate",
     "FuseRmsNorm",
     "GatherAgain",
@@ -57,6 +60,7 @@ __all__ = [
     "OverlapCollectives",
     "Pass",
     "PruneDepend",
+    "Rematerialize",
     "ScatterEmbedding",
     "SparseEmbedding",
     "inductor_pipeline",
@@ -95,8 +99,10 @@ def inductor_pipeline(options: Options, *, one_kernel: bool, on_cpu: bool) -> tu
     """
     if options.training and one_kernel:
         options = replace(options, fuse_model_update=True, multi_tensor_update=True)
+    options = replace(options, fuse_linear_cross_entropy=True)
     layout = (ChannelsLast(),) if on_cpu else ()
-    return (*pipeline(options), ScatterEmbedding(), *layout)
+    keeps_less = (Rematerialize(),) if options.training else ()
+    return (*pipeline(options), ScatterEmbedding(), *layout, *keeps_less)
 
 
 def _precision(options: Options) -> tuple[Pass, ...]:
@@ -140,6 +146,8 @@ def _checkpointing(options: Options) -> tuple[Pass, ...]:
 def _fusions(options: Options) -> tuple[Pass, ...]:
     """The fusion passes that the options turn on; they leave no dead code."""
     found: list[Pass] = []
+    if options.fuse_linear_cross_entropy:
+        found.append(FuseLinearCrossEntropy())  # before what else takes a product
     if options.fuse_cast_scale:
         found.append(FuseCastScale())
     if options.fuse_add_to_output:

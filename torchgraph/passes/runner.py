@@ -20,9 +20,17 @@ from ..options.options import PassOptions
 from .base import Pass
 from .channels_last import ChannelsLast
 from .fusions.embedding.scatter import ScatterEmbedding
+from .fusions.linear_cross_entropy.rule import FuseLinearCrossEntropy
 from .fusions.model_update.rule import FuseModelUpdate
+from .rematerialization.rule import Rematerialize
 
-_OF_COMPILED = frozenset({ChannelsLast.name, FuseModelUpdate.name, ScatterEmbedding.name})
+_OF_COMPILED = frozenset(
+    one.name
+    for one in (
+        *(ChannelsLast, FuseLinearCrossEntropy, FuseModelUpdate),
+        *(Rematerialize, ScatterEmbedding),
+    )
+)
 """Passes that compiled programs go through and others mostly do not; one option is for both."""
 
 

@@ -59,9 +59,9 @@ class Binding:
             values[i] = root[key]
         for i, leaf in self._nested_numbers:
             values[i] = leaf.read()
-        tensors = call.tensors if call.disjoint else map(local, call.tensors)
-        for i, tensor in zip(self._inputs, tensors, strict=True):
-            values[i] = tensor if type(tensor) is torch.Tensor else without_class(tensor)
+        for i, tensor in zip(self._inputs, call.tensors, strict=True):
+            plain = type(tensor) is torch.Tensor
+            values[i] = tensor = tensor if plain else without_class(local(tensor))
             if i in self._restrided and tensor.storage_offset():
                 raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
         if self._storage_changes != storage_changes():

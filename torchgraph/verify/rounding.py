@@ -4,12 +4,19 @@ How far the last bits of a gradient carry depends on the step: through an LSTM, 
 rows, a gradient that is rounding and nothing else, which Adam turns into a whole step. No formula
 over shapes knows that. So the step is computed again with every value off by a few times the
 rounding of its dtype, and what comes out differently is what compiled code may do differently too.
+
+Noise relative to a value is too little where more is rounded inside of the op, and cancels there:
+the log-softmax of a class that is all but sure is the logarithm of a sum of 1 and little more, and
+is off by the rounding of the 1. Such values get noise as large as that, too (`Shaker._inside`).
 """
 
 from __future__ import annotations
 
 import enum
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -41,6 +48,17 @@ RUNS = (Noise.FINE, Noise.FINE, Noise.FINE, Noise.COARSE, Noise.COARSE)
 """In this order, until all that differs is explained."""
 
 
+_LOG_SOFTMAX = torch.ops.aten._log_softmax.default
+_ITS_BACKWARD = torch.ops.aten._log_softmax_backward_data.default
+_EXPONENTIAL = 4
+"""Times the epsilon: what two exponentials are apart."""
+
+
+_FEW, _MANY = 2**14, 1_048_573
+"""A CPU draws on one core, slower than a product of matrices computes: a value with more elements
+than the first takes numbers that were drawn, a prime number of them, from a place that is drawn."""
+
+
 class Shaker:
     """Moves the results of ops; draws from generators of its own."""
 
@@ -48,27 +66,62 @@ class Shaker:
         self._noise = noise
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
+        self._numbers: torch.Tensor | None = None
+        """Random numbers from which those of large values are taken."""
+        self._gradients: dict[fx.Node, torch.Tensor] = {}
+        """The gradients that backward passes of log-softmax are given."""
 
     def moved(self, node: fx.Node, value: object) -> object:
         """``value`` of ``node`` with noise; views, draws and integers are left alone."""
+        taken = (one.target is _ITS_BACKWARD and one.args[0] is node for one in node.users)
+        if isinstance(value, torch.Tensor) and any(taken):
+            self._gradients[node] = value
         if node.op not in ("call_function", "placeholder") or alias_sources(node):
             return value
         if effects.of(node).random:
             return value
         if isinstance(value, (list, tuple)):
             return type(value)(map(self._moved, value)) if type(value) in (list, tuple) else value
-        return self._moved(value)
+        return self._moved(value, self._inside(node, value))
 
-    def _moved(self, value: object) -> object:
+    def _inside(self, node: fx.Node, value: object) -> torch.Tensor | float:
+        """What cancels inside of ``node``, in multiples of its epsilon; 0 for what does not."""
+        args: Sequence[Any] = node.args
+        if node.target is _LOG_SOFTMAX and isinstance(value, torch.Tensor) and value.ndim:
+            # A sum of at least 1. Its rounding grows as the root of its length, at the same time
+            # in each row: what is too small beside a 1 is lost in all of them.
+            return math.sqrt(value.shape[args[1]])
+        gradient = self._gradients.pop(args[0], None) if node.target is _ITS_BACKWARD else None
+        if gradient is not None and gradient.ndim:  # gradient - exp(log-softmax) * its sum
+            return gradient.abs().amax(args[2], keepdim=True) * _EXPONENTIAL
+        return 0.0
+
+    def _moved(self, value: object, inside: torch.Tensor | float = 0.0) -> object:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         if not value.numel() or value.element_size() == 1:
             return value
         wide = torch.promote_types(value.dtype, torch.float32)
-        factor = torch.empty(value.shape, dtype=wide, device=value.device)
         width = self._noise.amplitude(value.dtype)
-        factor.uniform_(1 - width, 1 + width, generator=self._generator(value.device))
-        return dense(value).copy_(factor.mul_(value))
+        moved = self._drawn(value, wide, 1 - width, 1 + width).mul_(value)
+        if isinstance(inside, torch.Tensor) or inside:
+            moved += self._drawn(value, wide, 0, torch.finfo(wide).eps).mul_(inside)
+        return dense(value).copy_(moved)
+
+    def _drawn(
+        self, like: torch.Tensor, dtype: torch.dtype, low: float, high: float
+    ) -> torch.Tensor:
+        generator = self._generator(like.device)
+        drawn = torch.empty(like.shape, dtype=dtype, device=like.device)
+        if like.device.type != "cpu" or like.numel() < _FEW:
+            return drawn.uniform_(low, high, generator=generator)
+        if self._numbers is None:
+            self._numbers = torch.empty(_MANY).uniform_(generator=generator)
+        first = int(torch.randint(_MANY, (), generator=generator))
+        turned = torch.cat((self._numbers[first:], self._numbers[:first]))
+        for part in drawn.view(-1).split(_MANY):
+            part.copy_(turned[: len(part)])
+        return drawn.mul_(high - low).add_(low)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
@@ -112,6 +165,14 @@ class Suspect:
             edge = Noise.COARSE.amplitude(again.dtype) * largest(self.expected)
             change = replace(change, size=max(change.size, edge))
         self.allowed |= Gap(MARGIN * change.size, MARGIN * change.broken)
+
+    @property
+    def relative(self) -> float:
+        """What noise explains, by the largest element; 0 for what is no tensor of floats."""
+        if not isinstance(self.expected, torch.Tensor) or not self.expected.is_floating_point():
+            return 0.0
+        found = self.allowed.size / (largest(self.expected) or math.inf)
+        return found if math.isfinite(found) else 0.0
 
     @property
     def explained(self) -> bool:

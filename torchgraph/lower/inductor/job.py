@@ -209,6 +209,9 @@ def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, object]:
         # They win a second of ten, and lie in a directory for temporary files, 150 MB each, where
         # another user can put others in their place.
         "cpp_cache_precompile_headers": False,
+        # Elements for each thread. Loops over fewer take less time than it takes to begin and end
+        # them on several threads; Inductor's own number is 512.
+        "cpp.min_chunk_size": 4096,
         # It makes 0 of ``x * 0``, which is not finite where x is not, and -0 of ``-0 + 0``.
         "joint_graph_constant_folding": False,
     }

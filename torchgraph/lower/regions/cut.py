@@ -37,6 +37,7 @@ from . import fast_draws
 from .checked import computes, with_checks
 from .exclusions import exclusion
 from .region import Crossing, Region, RegionGraph
+from .rematerialized import merge_copies
 from .repeats import RepeatedPart, repeats
 from .stages import repeat_views, stages_of, update_early
 from .travels import begun_early, views_between, wait_late
@@ -49,6 +50,9 @@ _LIKE = frozenset(
     {"aten::rand_like", "aten::randn_like", "torchgraph::bernoulli", "torchgraph::normal"}
 )
 """Draws that need nothing but the metadata of their first argument."""
+
+_IN_CHUNKS = frozenset({"torchgraph::linear_cross_entropy"})
+"""Ops that are loops over products: compiled code would only call them."""
 
 
 def cut(program: Program, part: int = 0, *, eager_draws: bool) -> tuple[Program, list[Region]]:
@@ -71,6 +75,7 @@ class _Cut:
         self._checks = with_checks(program)
         self._ops = _ops(program)
         self._stages = stages_of(program, self._ops)
+        merge_copies(program, self._stages)
         self._readers = update_early(program, self._stages)
         self._ops = _ops(program)
         self._sources_of_numbers = _sources_of_numbers(self._ops)
@@ -334,8 +339,10 @@ def _is_lazy(value: object) -> bool:
 
 
 def _is_one_kernel(op: OpOverload) -> bool:
-    """True for an op over lists of tensors that lowering lets write in place."""
-    return op.namespace == "torchgraph" and effects.other_form(op) is not None
+    """True for an op of ours over lists, which lowering lets write in place, or in chunks."""
+    if op.namespace != "torchgraph":
+        return False
+    return effects.other_form(op) is not None or schema_of(op).name in _IN_CHUNKS
 
 
 def _swapped(program: Program) -> set[fx.Node]:

@@ -12,7 +12,7 @@ from torch import fx
 
 from ...ir import effects
 from ...ir.aliasing import alias_sources, holds_memory
-from ...ir.program import RECOMPUTED, Phase, Program, provenance
+from ...ir.program import RECOMPUTED, REMATERIALIZED, Phase, Program, provenance
 from ...passes.cse import frozen
 
 RepeatedPart = tuple[str, int]
@@ -43,6 +43,8 @@ def repeats(program: Program, stages: Mapping[fx.Node, int]) -> dict[fx.Node, Re
         made_of_nothing = not node.all_input_nodes  # a mask, a range of numbers
         if made_of_nothing or alias_sources(node) or not holds_memory(node.meta.get("val")):
             continue
+        if node.meta.get(RECOMPUTED) == REMATERIALIZED:
+            continue  # it stays with its reader
         if stages.get(original, 0) != stages.get(node, 0):
             continue
         if RECOMPUTED in node.meta:

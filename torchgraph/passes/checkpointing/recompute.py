@@ -8,19 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from ..._torch import OpOverload, schema_of, storage_id
+from ..._torch import storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, escaping, refresh_views
 from ...ir.batch_norms import is_batch_norm
 from ...ir.program import Phase, Program, Role, Saving, provenance
 from ...ir.rewriter import Rewriter
 from ...ir.values import leaves, tensors_of
-
-aten = torch.ops.aten
+from . import coins
 
 _FROM_OUTSIDE = (Role.INPUT, Role.FREE, Role.ACCUMULATOR)
-_COINS = frozenset({"aten::bernoulli", "torchgraph::bernoulli"})
-"""Draws of nothing but 0 and 1: kept as bools, they are what they were when they come back."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +129,7 @@ class Recompute:
         )
 
     def _is_coin(self, node: fx.Node) -> bool:
-        target = node.target
-        value = node.meta.get("val")
-        return (
-            isinstance(target, OpOverload)
-            and schema_of(target).name in _COINS
-            and isinstance(value, torch.Tensor)
-            and value.dtype.itemsize > 1
-            and node not in self._escaping
-        )
+        return coins.is_coin(node) and node not in self._escaping
 
     # --- copies -----------------------------------------------------------------------------------
 
@@ -171,15 +160,9 @@ class Recompute:
         return sorted(found, key=self._order.__getitem__)
 
     def _unpacked(self, draw: fx.Node, before: fx.Node, region: CheckpointedRegion) -> fx.Node:
-        value = draw.meta["val"]
-        packed = self._edit.call(
-            aten._to_copy.default, (draw,), {"dtype": torch.bool}, before=draw.next, like=draw
-        )
+        packed = coins.pack(draw, self._edit)
         self._packed[packed] = region
-        back = self._edit.call(
-            aten._to_copy.default, (packed,), {"dtype": value.dtype}, before=before, like=draw
-        )
-        return self._edit.in_backward(back, region.number)
+        return coins.unpack(packed, draw, self._edit, before=before, region=region.number)
 
     # --- figures ----------------------------------------------------------------------------------
 
