@@ -16,7 +16,7 @@ from .work import Case, Work, next_token
 _SIZE: dict[str, Any] = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
 
 
-class _Logits(nn.Module):
+class Logits(nn.Module):
     """A model of transformers, from tokens to logits; ``options`` go into each call."""
 
     def __init__(self, model: nn.Module, **options: bool) -> None:
@@ -44,14 +44,14 @@ def _llama() -> Work:
     from transformers import LlamaConfig, LlamaForCausalLM  # an optional dependency
 
     config = LlamaConfig(**_SIZE, vocab_size=8000, intermediate_size=1024, num_key_value_heads=2)
-    return text(_Logits(LlamaForCausalLM(config), use_cache=False), 8000, 4, 128)
+    return text(Logits(LlamaForCausalLM(config), use_cache=False), 8000, 4, 128)
 
 
 def _bert() -> Work:
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(**_SIZE, vocab_size=30522, intermediate_size=1536)
-    return text(_Logits(BertForMaskedLM(config)), 30522, 4, 128)
+    return text(Logits(BertForMaskedLM(config)), 30522, 4, 128)
 
 
 def _resnet50() -> Work:

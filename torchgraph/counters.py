@@ -13,7 +13,8 @@ class Counters:
     those that were looked at.
 
     graph_captures, graph_replays: of CUDA Graphs, one for each part of a step with micro-batches;
-    region_compiles: regions that Inductor had to compile; region_loads: regions taken into use.
+    region_compiles: regions that Inductor had to compile; region_loads: codes of regions that were
+    taken into use.
     """
 
     captures: int = 0

@@ -132,6 +132,14 @@ def environment_kept() -> Iterator[None]:
                 del os.environ[name]
 
 
+@contextmanager
+def tensors_addressed(address: int) -> Iterator[None]:
+    """Tell code that Inductor compiled, while it is loaded, where torch finds a tensor's memory."""
+    with environment_kept():
+        os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(address)
+        yield
+
+
 def inductor_environment() -> dict[str, str]:
     """The variables from which Inductor reads its settings, without those of directories."""
     return {

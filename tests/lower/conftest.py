@@ -14,6 +14,7 @@ class Interpretation:
     made: ClassVar[list["Interpretation"]] = []
 
     status = "nothing"
+    seconds: ClassVar[dict[str, float]] = {}
 
     def __init__(self, name: str, regions: Any, cache: Any, *, eager_draws: bool) -> None:
         self.regions = regions

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 import torchgraph as tg
 from tests import support
+from torchgraph.lower import blocks
 from torchgraph.lower.inductor.job import Job
-from torchgraph.lower.regions import blocks
 from torchgraph.passes import Rematerialize
 from torchgraph.passes.rematerialization import prices
 

@@ -33,6 +33,14 @@ def test_half_the_cores_compile(cores: int, slots: int, threads: int) -> None:
     assert (queue.slots, queue.threads) == (slots, threads)
 
 
+@pytest.mark.parametrize(
+    ("cores", "beside", "alone"), [(1, 1, 1), (2, 1, 2), (4, 1, 2), (8, 2, 4), (16, 4, 8)]
+)
+def test_all_cores_compile_while_a_step_waits(cores: int, beside: int, alone: int) -> None:
+    queue = Queue(cores)
+    assert (queue.processes(idle=True), queue.processes(idle=False)) == (beside, alone)
+
+
 def test_twenty_graphs_have_one_slot_of_two_cores() -> None:
     queue, log = Queue(2), []
     all_ = [Compiles(log, str(number)) for number in range(20)]

@@ -96,6 +96,19 @@ def test_flops_of_convolutions():
     assert cost(program_of(work)).flops == 2 * (2 * first + 3 * grouped + 3 * back)
 
 
+def test_blocks_that_repeat_are_compiled_once():
+    def deep(layers):
+        parts = [nn.Sequential(nn.Linear(512, 512), nn.LayerNorm(512), nn.GELU()) for _ in layers]
+        model = nn.Sequential(*parts, nn.Linear(512, 10))
+        work = Work(model, torch.randn(256, 512), torch.randint(10, (256,)), F.cross_entropy)
+        return cost(program_of(work))
+
+    some, many = deep(range(24)), deep(range(48))
+    assert many.step_seconds > 1.8 * some.step_seconds
+    assert many.compile_seconds == some.compile_seconds
+    assert many.switch_at < some.switch_at
+
+
 def test_micro_batches_run_as_often_as_there_are():
     work = case("mlp")
     whole = cost(program_of(work))

@@ -1,6 +1,8 @@
 """One region compiled and loaded, here in this process; what Inductor needs is said before."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,10 +10,10 @@ from torch import nn
 
 import torchgraph as tg
 from tests.support import build, settle
-from torchgraph._torch import inductor as _inductor
+from torchgraph._torch import alone, inductor as _inductor
 from torchgraph.errors import BackendWarning
 from torchgraph.ir.program import TensorMeta
-from torchgraph.lower.inductor import job, reading
+from torchgraph.lower.inductor import in_cpp, job, reading
 from torchgraph.lower.inductor.failure import Failure
 from torchgraph.lower.inductor.job import Job
 from torchgraph.lower.regions.region import Region, RegionGraph
@@ -49,15 +51,53 @@ def test_a_bias_is_added_by_the_kernel_that_reads_the_product(tmp_path):
     assert "addmm" not in code
 
 
+_WITHOUT_INDUCTOR = """
+import json, sys, torch
+from pathlib import Path
+from torchgraph._torch import alone
+directory = Path(sys.argv[1])
+found = alone.load(directory / "region.so")(*torch.load(directory / "inputs"))
+torch.save(list(found), directory / "found")
+print([name for name in sys.modules if name.startswith("torch._inductor")])
+"""
+
+
+@needs_compiler
+def test_code_in_cpp_is_loaded_without_inductor(tmp_path):
+    region, inputs, expected = linear_relu()
+    one = Job.of(region, eager_draws=True)
+    one.compile_into(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"region.so", "region.cpp", "options.json"}
+    torch.save(inputs, tmp_path / "inputs")
+    command = [sys.executable, "-c", _WITHOUT_INDUCTOR, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == "[]\n"
+    torch.testing.assert_close(torch.load(tmp_path / "found")[0], expected, rtol=1e-6, atol=1e-6)
+    with torch.enable_grad():  # gradients are nothing that it knows
+        weight = inputs[2].clone().requires_grad_()
+        found = one.load(tmp_path)(inputs[0], inputs[1], weight)[0]
+    assert torch.equal(found, torch.load(tmp_path / "found")[0])
+
+
+@needs_compiler
+def test_what_does_more_than_to_take_tensors_is_loaded_by_inductor(tmp_path, monkeypatch):
+    monkeypatch.setattr(alone, "_KNOWN", "def _wrap_func(f):\n    return f")
+    region, inputs, expected = linear_relu()
+    one = Job.of(region, eager_draws=True)
+    one.compile_into(tmp_path)
+    assert not (tmp_path / "region.so").exists()
+    torch.testing.assert_close(one.load(tmp_path)(*inputs)[0], expected, rtol=1e-6, atol=1e-6)
+
+
 @needs_compiler
 def test_what_the_cpp_form_cannot_do_python_does(tmp_path, monkeypatch):
     tried = []
 
-    def compile_into(directory, gm, inputs, options, compile_into=_inductor.compile_into):
+    def compile_into(directory, gm, inputs, options, accepts, into=_inductor.compile_into):
         tried.append(options["cpp_wrapper"])
         if options["cpp_wrapper"]:
             raise NotImplementedError
-        compile_into(directory, gm, inputs, options)
+        into(directory, gm, inputs, options, accepts)
 
     monkeypatch.setattr(_inductor, "compile_into", compile_into)
     region, inputs, expected = linear_relu()
@@ -65,6 +105,17 @@ def test_what_the_cpp_form_cannot_do_python_does(tmp_path, monkeypatch):
     one.compile_into(tmp_path)
     assert tried == [True, False]
     assert json.loads((tmp_path / "options.json").read_text())["cpp_wrapper"] is False
+    torch.testing.assert_close(one.load(tmp_path)(*inputs)[0], expected, rtol=1e-6, atol=1e-6)
+
+
+@needs_compiler
+def test_code_that_is_not_known_is_not_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(in_cpp, "_KNOWN", frozenset())
+    region, inputs, expected = linear_relu()
+    one = Job.of(region, eager_draws=True)
+    assert not one._in_cpp(tmp_path)
+    assert list(tmp_path.rglob("*.main.so")) == []
+    one.compile_into(tmp_path)
     torch.testing.assert_close(one.load(tmp_path)(*inputs)[0], expected, rtol=1e-6, atol=1e-6)
 
 

@@ -24,24 +24,60 @@ from .inductor_calls import Compiled as Compiled, unwrapped, wrapped
 _CONFIG = "torch._inductor.config"
 
 
+class NotAccepted(Exception):
+    """Code that calls kernels from C++ is not to be used."""
+
+
 def compile_into(
     directory: Path,
     gm: fx.GraphModule,
     inputs: Sequence[torch.Tensor],
     options: Mapping[str, object],
+    accepts: Callable[[str], bool] = lambda code: True,
 ) -> None:
     """Compile a flat ATen graph; what `load` needs of it is put into ``directory``.
 
-    ``options`` are settings of ``torch._inductor.config``. The graph may write its inputs.
+    The graph may write its inputs.
+
+    Args:
+        options: settings of ``torch._inductor.config``.
+        accepts: asked about the C++ code that calls the kernels, before that is compiled.
+
+    Raises:
+        NotAccepted: the code is not accepted. Inductor may raise it as the cause of an error.
     """
     rounds = rounded_casts() if options.get("emulate_precision_casts") else nullcontext()
-    with environment_kept(), _cached_in(directory), _libraries_quoted(), rounds:
+    with environment_kept(), _cached_in(directory), _libraries_quoted(), rounds, _asked(accepts):
         _inductor().standalone_compile(
             gm,
             list(inputs),
             dynamic_shapes="from_example_inputs",
             options={"config_patches": dict(options)},
         )
+
+
+@contextmanager
+def _asked(accepts: Callable[[str], bool]) -> Iterator[None]:
+    """Ask about code in C++ before the compiler, which takes most of the time, is called."""
+    cache: Any = importlib.import_module("torch._inductor.codecache").CppWrapperCodeCache
+    original = cache.load_pybinding
+
+    def load(argtypes: object, main_code: str, *args: object, **kwargs: object) -> Any:
+        if not accepts(main_code):
+            raise NotAccepted
+        return original(argtypes, main_code, *args, **kwargs)
+
+    cache.load_pybinding = staticmethod(load)
+    try:
+        yield
+    finally:
+        del cache.load_pybinding  # it is inherited
+
+
+def preload() -> None:
+    """Import what compiling needs."""
+    importlib.import_module("torch._inductor.compile_fx")
+    importlib.import_module("torch._inductor.codegen.cpp_wrapper_cpu")
 
 
 def load(directory: Path, options: Mapping[str, object]) -> Compiled:

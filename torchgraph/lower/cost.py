@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import fx
@@ -20,6 +21,7 @@ from ..ir import effects
 from ..ir.program import Phase, Program, provenance
 from ..ir.values import tensors_of
 from ..passes.fusions.model_update.optimizers import RULES
+from .blocks import PER_NODE, PER_REGION, kind, starts
 
 aten = torch.ops.aten
 
@@ -48,13 +50,10 @@ CUDA = Machine(20e12, 10e12, bytes=600e9, launch=6e-6, view=1e-6, draw=1e-11)
 """A guess, not measured: a GPU of the middle class, without a CUDA Graph."""
 
 COMPILER_START = 10.0
-"""Seconds of a compilation of nothing: another process, its imports, the C++ compiler."""
-PER_NODE = 0.06
-"""Seconds for each op that computes."""
+"""Seconds of a compilation of nothing: another process, its imports, the C++ compiler. To them come
+`PER_NODE` for each op that computes and `PER_REGION`, but for blocks that are compiled once."""
 PER_KIND = 0.09
 """More of them for each that is not as another before: the kernels of equal ones are one."""
-PER_REGION = 2.0
-"""More of them for each region but the first."""
 PER_CONVOLUTION = 0.3
 """More of them for each convolution and its backward."""
 
@@ -115,6 +114,7 @@ def cost(program: Program) -> Cost:
     flops = moved = launches = kernels = convolutions = 0
     step = 0.0
     kinds: set[Hashable] = set()
+    repeated, regions = _repeated(program)
     for call in op_calls(program):
         node, rows = call.node, call.rows
         is_update = provenance(node).phase is Phase.UPDATE
@@ -125,13 +125,27 @@ def cost(program: Program) -> Cost:
         flops += times * call.flops
         moved += times * call.bytes
         launches += times
-        if not (is_update and ours):
+        if not (is_update and ours) and call.within not in repeated:
             kernels += rows if is_update else compiled_in
             convolutions += compiled_in * _convolves(node)
             kinds.add(_kind(node))
     to_compile = COMPILER_START + PER_NODE * kernels + PER_KIND * len(kinds)
-    to_compile += PER_CONVOLUTION * convolutions
+    to_compile += PER_CONVOLUTION * convolutions + PER_REGION * (regions - 1)
     return Cost(flops, moved, launches, max(step, machine.launch), to_compile)
+
+
+def _repeated(program: Program) -> tuple[set[fx.Node], int]:
+    """The ops of blocks that are equal to earlier ones, and how many regions are not."""
+    ops = [node for node in program.nodes if node.op in ("call_function", "get_attr")]
+    borders = [0, *starts(ops, seconds_by_node(program)), len(ops)]
+    seen: set[Hashable] = set()
+    found: set[fx.Node] = set()
+    for begin, end in pairwise(borders):
+        block = tuple(map(kind, ops[begin:end]))
+        if block in seen:
+            found.update(ops[begin:end])
+        seen.add(block)
+    return found, len(seen)
 
 
 def seconds_by_node(program: Program) -> dict[str, float]:

@@ -170,6 +170,8 @@ class Switch:
             )
         with self._stages.stage("compiling with Inductor", goes_on=True):
             wait_for(compilation, limit, self._stages)
+        for stage, spent in compilation.seconds.items():
+            self._stages.seconds[f"compiling with Inductor: {stage}"] = spent
         compiled = self._compiled
         self._end(f"runs Inductor's code since call {calls + 1:,}")
         return compiled

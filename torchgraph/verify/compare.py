@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +63,15 @@ def _between(left: torch.Tensor, right: torch.Tensor, twin: object) -> Gap:
         return Gap(float((left != right).sum()))
     if left.element_size() < 4:
         left, right = left.float(), right.float()
+    distance = (left - right).abs()
+    most = float(distance.max())
+    if math.isfinite(most) and not isinstance(twin, torch.Tensor):
+        return Gap(most)  # then all are finite on both sides
     ends, expected = left.isfinite(), right.isfinite()
     both = ends & expected
     if isinstance(twin, torch.Tensor) and twin.shape == left.shape:
         expected = expected & twin.isfinite()
-    distance = (left - right).abs().masked_fill_(~both, 0)
+    distance.masked_fill_(~both, 0)
     return Gap(float(distance.max()), int((ends != expected).sum()))
 
 
@@ -80,6 +85,9 @@ def largest(value: torch.Tensor) -> float:
     if not value.numel():
         return 0.0
     magnitude = value.abs() if value.element_size() > 1 else value.float().abs()
+    most = float(magnitude.max())
+    if math.isfinite(most):
+        return most
     return float(magnitude.masked_fill(~magnitude.isfinite(), 0).max())
 
 

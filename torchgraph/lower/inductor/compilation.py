@@ -50,6 +50,8 @@ class Compilation:
         """The process that started this; a fork of it starts anew."""
         self._waits_for_turn = False
         self._problem = ""
+        self.seconds: dict[str, float] = {}
+        """What was spent by stage; those of all compiling processes together."""
 
     # --- what a step asks for ---------------------------------------------------------------------
 
@@ -114,7 +116,9 @@ class Compilation:
         try:
             self._wait(limit, goes_on)
             self._take_note()
+            start = time.monotonic()
             self._load()
+            self.seconds["loading"] = time.monotonic() - start
         finally:
             self._drop()
 
@@ -142,6 +146,7 @@ class Compilation:
             "cache": str(self._cache.root),
             "jobs": list(absent),
             "keys": absent,
+            "processes": queue.processes(idle=idle),
         }
         try:
             scratch = Scratch.for_compilers(self._cache.root)
@@ -196,6 +201,7 @@ class Compilation:
         if self._compiler is None:
             return
         code, said, error = self._compiler.ended()
+        self.seconds = self._compiler.seconds()
         if not code:
             return
         failure = Failure.from_json(error) if error else Failure.of_output(said, code)
@@ -207,19 +213,28 @@ class Compilation:
         raise CompilationFailed(f"{what}\n  {log}")
 
     def _load(self) -> None:
+        """Give each region its function: one for all that have the same code."""
+        found: dict[str, _inductor.Compiled] = {}
         for region, job, key in zip(self._regions, self._jobs, self._keys, strict=True):
-            entry = self._cache.find(key)
-            if entry is None:
-                raise CompilationFailed(f"The compiled code of {region.__name__} was not kept.")
-            try:
-                scratch = Scratch.for_compilers(self._cache.root)
-                weakref.finalize(region, scratch.remove)
-                region.compiled(job.load(scratch.copy_of(entry)))
-            except Exception as error:  # of whatever kind: its code is not ours
-                raise CompilationFailed(
-                    f"{entry} cannot be loaded ({type(error).__name__}: {error})."
-                ) from error
-        counters.region_loads += len(self._regions)
+            if key not in found:
+                found[key] = self._loaded(job, key, region.__name__)
+            region.compiled(found[key])
+        counters.region_loads += len(found)
+
+    def _loaded(self, job: Job, key: str, name: str) -> _inductor.Compiled:
+        entry = self._cache.find(key)
+        if entry is None:
+            raise CompilationFailed(f"The compiled code of {name} was not kept.")
+        scratch = Scratch.for_compilers(self._cache.root)
+        try:
+            function = job.load(scratch.copy_of(entry))
+        except Exception as error:  # of whatever kind: its code is not ours
+            scratch.remove()
+            raise CompilationFailed(
+                f"{entry} cannot be loaded ({type(error).__name__}: {error})."
+            ) from error
+        weakref.finalize(function, scratch.remove)
+        return function
 
     def _drop(self) -> None:
         queue.remove(self)

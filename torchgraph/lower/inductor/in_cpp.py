@@ -23,6 +23,9 @@ _KNOWN = frozenset(
 
 def is_known(directory: Path) -> bool:
     """True when all that the code in ``directory`` calls is known."""
-    code = [file.read_text(encoding="utf-8") for file in directory.rglob("*.cpp")]
-    found = {shim or other for shim, other in _CALL.findall("\n".join(code))}
-    return found <= _KNOWN
+    return all(calls_known(file.read_text(encoding="utf-8")) for file in directory.rglob("*.cpp"))
+
+
+def calls_known(code: str) -> bool:
+    """True when all that C++ code calls is known."""
+    return {shim or other for shim, other in _CALL.findall(code)} <= _KNOWN

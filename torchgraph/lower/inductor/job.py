@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from ... import _extension
-from ..._torch import fake_mode, inductor as _inductor
+from ..._torch import alone, fake_mode, inductor as _inductor
 from ...environment import inductor_environment
 from ...ir.aliasing import alias_sources
 from ...ir.program import TensorMeta
@@ -30,14 +30,16 @@ from ..regions.region import Region
 from . import in_cpp
 from .reading import read
 
-_FORMAT = 10
+_FORMAT = 11
 _IN_CPP = "cpp_wrapper"
 _MOST_IN_CPP = 450
 """Ops that compute: kernels for more of them are called from Python. The C++ compiler's time for
 the one function that calls them grows faster than their number: with 154, 504 and 1,504 ops a
 compilation took 23, 72 and more than 600 s; without that function 20, 24 and 52 s."""
 _CPP, _PYTHON = "cpp", "python"
-"""Directories of an entry: one of them."""
+_ALONE, _SOURCE = "region.so", "region.cpp"
+"""What an entry is made of: one of two directories that Inductor loads from, or an extension that
+needs no Inductor, and its source."""
 _USED = "options.json"
 _CACHES = {
     "TORCH_COMPILE_FORCE_DISABLE_CACHES": "1",
@@ -105,10 +107,14 @@ class Job:
             shutil.rmtree(directory / _CPP, ignore_errors=True)
             self._compile_into(directory / _PYTHON, used)
         (directory / _USED).write_text(json.dumps(used), encoding="utf-8")
+        if used[_IN_CPP]:
+            _strip(directory)
         self.load(directory)  # which compiles what calls the kernels: now, not when it is used
 
     def load(self, directory: Path) -> _inductor.Compiled:
         """What was compiled there. Inductor writes where it loads from, and later: from a copy."""
+        if (directory / _ALONE).exists():
+            return alone.load(directory / _ALONE)
         used = json.loads((directory / _USED).read_text(encoding="utf-8"))
         return _inductor.load(directory / (_CPP if used[_IN_CPP] else _PYTHON), used)
 
@@ -127,7 +133,17 @@ class Job:
                 for shape, stride, dtype, device in self.inputs
             ]
         with torch.no_grad():
-            _inductor.compile_into(directory, read(self.code, len(inputs)), inputs, options)
+            graph = read(self.code, len(inputs))
+            _inductor.compile_into(directory, graph, inputs, options, in_cpp.calls_known)
+
+
+def _strip(directory: Path) -> None:
+    """Keep nothing but the extension, where that is all of the code."""
+    extension = alone.extension_of(directory / _CPP)
+    if extension is not None:
+        extension.rename(directory / _ALONE)
+        extension.with_suffix(".cpp").rename(directory / _SOURCE)
+        shutil.rmtree(directory / _CPP)
 
 
 def fingerprint() -> str:

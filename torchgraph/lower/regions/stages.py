@@ -17,9 +17,9 @@ from ...ir.aliasing import alias_sources, storages_of
 from ...ir.nodes import item, op_of, operands
 from ...ir.program import Program
 from ...passes.fusions.model_update.optimizers import RULES
+from .. import blocks
 from ..cost import seconds_by_node
 from ..raising import may_raise
-from . import blocks
 from .checked import check_index, computes
 
 _UPDATES = frozenset(rule.op for rule in RULES.values())

@@ -88,6 +88,15 @@ class Compiler:
         report = error.read_text(encoding="utf-8") if error.exists() else ""
         return code, output.read_text(encoding="utf-8", errors="replace"), report
 
+    def seconds(self) -> dict[str, float]:
+        """What all its processes have spent by stage, as far as they have said."""
+        found: dict[str, float] = {}
+        with suppress(OSError, ValueError):
+            for line in (self.folder / "stages").read_text(encoding="utf-8").splitlines():
+                for stage, spent in json.loads(line).items():
+                    found[stage] = found.get(stage, 0.0) + spent
+        return found
+
     def end(self) -> None:
         """End it and what it has started, and remove its folder."""
         self._finalizer()

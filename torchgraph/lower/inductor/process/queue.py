@@ -34,6 +34,7 @@ class Queue:
     """
 
     def __init__(self, cores: int) -> None:
+        self._cores = cores
         half = max(1, cores // 2)
         self.slots = min(8, max(1, half // 2))
         self.threads = half // self.slots
@@ -51,6 +52,13 @@ class Queue:
         with self._lock:
             self._waiting.append(weakref.ref(compilation))
             self.advance(compilation if first else None)
+
+    def processes(self, *, idle: bool) -> int:
+        """How many one compilation may run. While a step waits for it, all cores compute for it."""
+        with self._lock:
+            running = sum(not one.has_ended for one in _there(self._running))
+        free = self.slots - running if idle else self._cores // self.threads
+        return max(1, free)
 
     def remove(self, compilation: Waiting) -> None:
         """It need not run any more."""

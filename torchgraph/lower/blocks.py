@@ -12,18 +12,21 @@ import math
 import operator
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from ..._torch import storage_id
-from ...costs.traffic import nbytes, shape_of
-from ...ir.aliasing import alias_sources, storages_of
-from ...ir.values import tensors_of
-from ...passes.cse import frozen
-from ..cost import PER_NODE, PER_REGION
+from .._torch import storage_id
+from ..costs.traffic import nbytes, shape_of
+from ..ir.aliasing import alias_sources, storages_of
+from ..ir.values import tensors_of
+from ..passes.cse import frozen
 
+PER_NODE = 0.06
+"""Seconds of a compilation for each op that computes."""
+PER_REGION = 2.0
+"""More of them for each region but the first."""
 _LEAST_SECONDS = 1e-3
 """What a region has to compute, as estimated: calling one takes some 30 microseconds."""
 
@@ -58,7 +61,7 @@ def starts(ops: Sequence[fx.Node], seconds: Mapping[str, float]) -> list[int]:
 
 def _runs(ops: Sequence[fx.Node], seconds: Mapping[str, float]) -> Iterator[Run]:
     numbers: dict[Hashable, int] = {}
-    kinds = torch.tensor([numbers.setdefault(_kind(op), len(numbers)) for op in ops])
+    kinds = torch.tensor([numbers.setdefault(kind(op), len(numbers)) for op in ops])
     computing = list(accumulate((not alias_sources(op) for op in ops), initial=0))
     until = list(accumulate((seconds.get(op.name, 0.0) for op in ops), initial=0.0))
     pending = [(0, len(ops))]
@@ -122,7 +125,7 @@ def _crossing(ops: Sequence[fx.Node], start: int, period: int) -> int:
     return sum(nbytes(value) for value in made if storage_id(value) in read)
 
 
-def _kind(op: fx.Node) -> Hashable:
+def kind(op: fx.Node) -> Hashable:
     """Equal for ops that call the same target with equal shapes and constants."""
     if op.target is operator.getitem:
         return op.args[1], _shapes(op)
@@ -130,7 +133,7 @@ def _kind(op: fx.Node) -> Hashable:
     return op.target, _shapes(op), frozen(args), frozen(kwargs)
 
 
-def _shapes(node: fx.Node) -> Hashable:
+def _shapes(node: fx.Node) -> Any:
     if node.target is operator.getitem or isinstance(node.meta.get("val"), torch.Tensor):
         return tuple((shape_of(value), value.dtype) for value in tensors_of(node))
     return str(node.target)
