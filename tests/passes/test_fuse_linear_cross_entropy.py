@@ -325,6 +325,38 @@ def test_evaluation() -> None:
     assert_fused(last_program(graph))
 
 
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SMALL |= {"vocab_size": VOCABULARY, "intermediate_size": 32}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["Llama", "GPT2"])
+def test_losses_of_transformers(name: str) -> None:
+    """With padded labels, a cast, a tied embedding."""
+    transformers = pytest.importorskip("transformers")
+    options: dict[str, Any] = {
+        "Llama": {**SMALL, "num_key_value_heads": 1, "use_cache": False},
+        "GPT2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": VOCABULARY},
+    }[name]
+    if name == "GPT2":
+        options |= {"use_cache": False, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    head = {"GPT2": "LMHeadModel"}.get(name, "ForCausalLM")
+    model = getattr(transformers, name + head)(getattr(transformers, f"{name}Config")(**options))
+
+    def loss(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(input_ids=ids, labels=ids).loss
+        return found
+
+    setup = Setup(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+    fused, plain = Train(setup), Train(copy.deepcopy(setup), fuse=False)
+    for (ids,) in batches(4):
+        torch.testing.assert_close(fused(ids), plain(ids), rtol=1e-5, atol=1e-6)
+    theirs = plain.model.state_dict()
+    for key, value in fused.model.state_dict().items():
+        torch.testing.assert_close(value, theirs[key], rtol=1e-4, atol=1e-6)
+    assert_fused(last_program(fused))
+
+
 # --- where it is on -------------------------------------------------------------------------------
 
 
