@@ -10,8 +10,8 @@ import torch
 
 
 class _Here(threading.local):
-    roots: list[object] | None = None
-    """The roots of this thread's backward passes; None where nobody asks."""
+    asks: Consumed | None = None
+    """Who asks for this thread's backward passes; None for nobody."""
 
 
 _here = _Here()
@@ -26,9 +26,12 @@ def _watch() -> None:
         return
 
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> object:
+        asks = _here.asks
+        if asks is not None:
+            asks.runs += 1
         found = original(t_outputs, *args, **kwargs)
-        if _here.roots is not None and len(args) > 1 and args[1] is False:  # of keep_graph
-            _here.roots += t_outputs
+        if asks is not None and len(args) > 1 and args[1] is False:  # of keep_graph
+            asks.roots += t_outputs
         return found
 
     autograd: Any = torch.autograd
@@ -55,14 +58,18 @@ _NEAR = 12
 class Consumed:
     """The tensors that ``backward()`` is called on in the block, in this thread."""
 
-    __slots__ = ("_before",)
+    __slots__ = ("_before", "roots", "runs")
+
+    def __init__(self) -> None:
+        self.roots: list[object] = []
+        self.runs = 0
+        """Runs of the autograd engine."""
 
     def __enter__(self) -> list[object]:
         if not _watched:
             _watch()
-        roots: list[object] = []
-        self._before, _here.roots = _here.roots, roots
-        return roots
+        self._before, _here.asks = _here.asks, self
+        return self.roots
 
     def __exit__(self, *_: object) -> None:
-        _here.roots = self._before
+        _here.asks = self._before

@@ -15,6 +15,7 @@ from ..live.step import Step
 from ..options.options import Options
 from ..replay.interrupts import CUT_SHORT
 from ..structure import Contents
+from .bare_training import BareTraining
 from .in_eager import (
     BESIDE,
     bare_results,
@@ -28,7 +29,7 @@ from .in_eager import (
 from .live_step import in_build
 from .outline import OTHERS, Outlines, quickly_apart, requires_grad
 from .programs import Programs
-from .signatures import SignatureState
+from .signatures import SignatureState, State
 
 
 class EagerPath:
@@ -39,17 +40,28 @@ class EagerPath:
         self._cache, self._together = programs.cache, programs.together
         self._recordings = programs.recordings
         self.outlines = Outlines()
+        self._training = BareTraining(self._live)
+
+    def forget(self) -> None:
+        """Have each call bound, and its step scanned."""
+        self.outlines.clear()
+        self._training.forget()
 
     # --- known by the outline of its arguments ----------------------------------------------------
 
     def stays(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> str | None:
         """Count a call known to stay in eager, and describe its arguments; None: bind it."""
         known = self.outlines.find(args, kwargs, options, self._live.build_function)
-        return None if known is None else self._recordings.stays(known, options)
+        if known is None or not (self._live.own_update or self._training.fits()):
+            return None
+        return self._recordings.stays(known, options)
 
     def as_it_stands(self, serves: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the plain function for a call known to stay in eager."""
+        """Run the plain function, and the Graph's update, for a call known to stay in eager."""
         live = self._live
+        if not live.own_update:
+            self._cache.forget_casts()
+            return self._training.run(serves, args, kwargs)
         live.progress.count(serves)
         self._cache.forget_casts()
         token, own = in_build.set(live), vars(live.owner)  # no more than has to be, in one place
@@ -159,6 +171,8 @@ class EagerPath:
                     live.schedulers.step(lambda: outcome.loss, stepped)
                 live.signals.torn = ""
             live.last_call = (outcome.forgotten(), call.without_data())
+        if not (failed or why) and self._training.may_serve(call):
+            self.outlines.stays = self._known_by_outline(call, outcome.returned)
         return outcome.returned
 
     def _stays_eager(self, call: Call) -> str | None:
@@ -174,7 +188,8 @@ class EagerPath:
         watched = options.history or options.stages or options.data_parallel is not None
         together = self._together.takes_part or replicas.groups or replicas.shards
         quick = quickly_apart(returned, call.args, call.kwargs) is not OTHERS
-        quick = quick and not requires_grad(returned)
+        quick = self._live.trains or (quick and not requires_grad(returned))
         if watched or together or not quick or self._cache.holds(key):
             return None
-        return self._recordings.signatures.get(key)
+        known = self._recordings.signatures.get(key)
+        return known if self._live.own_update or (known and known.state is State.EAGER) else None

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet, ref
 
 import torch
@@ -86,6 +86,9 @@ class LiveStep:
         name: the Graph's.
         modules, blocks: those of the Graph, by name.
     """
+
+    may_run_bare: ClassVar[bool] = True
+    """False where more belongs to a call than ``build`` and the update."""
 
     def __init__(
         self,

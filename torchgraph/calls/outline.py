@@ -7,7 +7,7 @@ known that no program serves a call, the function runs with next to no other wor
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -110,15 +110,20 @@ def quickly_apart(
     args: tuple[object, ...],
     kwargs: dict[str, object],
     consumed: Sequence[object] = (),
+    *,
+    ends: bool = True,
+    late: Container[int] = (),
 ) -> object:
     """A result as a step gives it: detached, and in memory of its own; else `OTHERS`.
 
     Args:
         consumed: what ``backward()`` was called on, which has no history any more.
+        ends: have ``backward()`` raise at a result that has a history in eager.
+        late: the ids of tensors that are not final yet.
     """
-    if type(returned) is torch.Tensor and returned.numel() <= _SMALL:
+    if type(returned) is torch.Tensor and returned.numel() <= _SMALL and id(returned) not in late:
         alone = id(returned) not in map(id, (*args, *kwargs.values()))
-        if alone and not returned.requires_grad:
+        if alone and not (ends and returned.requires_grad):
             return returned.detach().clone()
         if alone and is_consumed(returned, consumed):  # a loss: what most steps return
             return returned.detach().clone() if is_view(returned) else returned.detach()
@@ -132,8 +137,10 @@ def quickly_apart(
     if len(known) != len(given) + len(found):
         return OTHERS  # one of them is at two places, or was given
     tensors = [one for one in found if type(one) is torch.Tensor]
+    if any(id(tensor) in late for tensor in tensors):
+        return OTHERS
     copies: list[object] = [tensor.detach().clone() for tensor in tensors]
-    if any(t.requires_grad and not is_consumed(t, consumed) for t in tensors):
+    if ends and any(t.requires_grad and not is_consumed(t, consumed) for t in tensors):
         copies = with_ends(copies, with_history(tensors))
     return _filled(returned, iter(copies))
 

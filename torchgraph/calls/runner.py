@@ -148,5 +148,5 @@ class Runner:
 
     def forget(self) -> None:
         """Drop all programs and recordings: the next call records."""
-        self.eager.outlines.clear()
+        self.eager.forget()
         self.programs.forget()

@@ -23,8 +23,23 @@ def step(
 ) -> tuple[int, ...]:
     """Make the update of one call in eager; return the numbers of the skipped optimizers."""
     average(optimizers, replicas)
+    finish_gradients(optimizers, parameters, scaling, options)
+    return take_steps(optimizers, scaling)
+
+
+def finish_gradients(
+    optimizers: Sequence[torch.optim.Optimizer],
+    parameters: Sequence[torch.Tensor],
+    scaling: Scaling,
+    options: Options,
+) -> None:
+    """Unscale and clip the gradients that the optimizers are to read."""
     unscale(optimizers, scaling, options)
     clip_gradients(optimizers, parameters, options)
+
+
+def take_steps(optimizers: Sequence[torch.optim.Optimizer], scaling: Scaling) -> tuple[int, ...]:
+    """Let the optimizers step, but for those that the scaler skips: the numbers of these."""
     skipped = tuple(number for number, found in scaling.found.items() if found.item())
     for number, optimizer in enumerate(optimizers):
         if number not in skipped:
@@ -42,6 +57,8 @@ def unscale(
     optimizers: Sequence[torch.optim.Optimizer], scaling: Scaling, options: Options
 ) -> None:
     """Unscale the gradients of all optimizers."""
+    if not scaling.active:
+        return
     for number, optimizer in enumerate(optimizers):
         scaling.unscale(number, optimizer, explicit=options.clips or _clips(optimizer))
 

@@ -16,6 +16,8 @@ from ...collection import afresh
 from ...errors import (
     DataDependent,
     DeviceMismatch,
+    GraphError,
+    NonScalarBackward,
     NoProgram,
     RandomStateTouched,
     ScalerInBuild,
@@ -267,13 +269,26 @@ def readable_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if any(words in str(error) for words in _DEVICES):
-            raise DeviceMismatch(str(error).splitlines()[0], where=_line_of(error)) from error
-        raise
+        if (readable := readable_form(error)) is None:
+            raise
+        raise readable from error
+
+
+def readable_form(error: RuntimeError) -> GraphError | None:
+    """The error that says what torch refuses, and names the user's line; None for other ones."""
+    said = str(error)
+    if any(words in said for words in _DEVICES):
+        return DeviceMismatch(said.splitlines()[0], where=_line_of(error))
+    if _NOT_SCALAR in said:
+        what = "backward() was called on a tensor with more than one element."
+        return NonScalarBackward(what, where=_line_of(error))
+    return None
 
 
 _DEVICES = ("two different devices", "same device", "not on the expected device")
 """Texts in torch's errors about mismatched devices."""
+_NOT_SCALAR = "grad can be implicitly created only for scalar outputs"
+"""The text of torch's error about ``backward()`` without a gradient."""
 
 
 def _line_of(error: BaseException) -> SourceLine | None:

@@ -129,14 +129,18 @@ def taken_back(
     try:
         yield
     except BaseException as error:
-        if not applies(error):
-            raise
-        for part in back:
-            try:
-                part()
-            except Exception as failure:  # what the step itself raised is what counts
-                _note(error, f"torchgraph could not take all of the step back: {failure!r}")
+        if applies(error):
+            take_back(error, back)
         raise
+
+
+def take_back(error: BaseException, parts: Iterable[Callable[[], None]]) -> None:
+    """Undo a step that has raised, part by part."""
+    for part in parts:
+        try:
+            part()
+        except Exception as failure:  # what the step itself raised is what counts
+            _note(error, f"torchgraph could not take all of the step back: {failure!r}")
 
 
 def _note(error: BaseException, text: str) -> None:

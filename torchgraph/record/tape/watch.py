@@ -36,6 +36,7 @@ _CONTAINERS = frozenset({list, dict, set, OrderedDict})
 
 
 _Container = list[object] | dict[object, object] | set[object]
+_NOTHING: dict[object, object] = {}
 _MODULE = frozenset(vars(nn.Module()))
 
 
@@ -68,7 +69,7 @@ class AttributeWatch:
         self._loads: Counter[tuple[int, str]] = Counter()
         self._class_reads: dict[tuple[type, str], object] = {}
         self._writes: dict[tuple[int, str], SourceLine | None] = {}
-        self._before = {key: _Snapshot(vars(owner)) for key, (_, owner) in owners.items()}
+        self._before = {key: AttributesBefore(vars(owner)) for key, (_, owner) in owners.items()}
 
     @contextmanager
     def active(self, classes: tuple[type, ...]) -> Iterator[None]:
@@ -86,7 +87,7 @@ class AttributeWatch:
         """Watch one more object, whose present attributes are the ones to restore."""
         if id(owner) not in self._owners:
             self._owners[id(owner)] = (path, owner)
-            self._before[id(owner)] = _Snapshot(vars(owner))
+            self._before[id(owner)] = AttributesBefore(vars(owner))
 
     def watches(self, owner: object) -> bool:
         """True when the attributes of ``owner`` are watched here."""
@@ -275,16 +276,20 @@ def warn_written(changes: Sequence[Change]) -> None:
     )
 
 
-class _Snapshot:
-    """The attributes of one object, and the contents of its plain containers."""
+class AttributesBefore:
+    """The attributes of one object, and the contents of its plain containers, at one time."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.values = dict(attributes)
         self._contents = {
-            name: value.copy()
+            name: value.copy() if value else _NOTHING  # most are hooks, and there are none
             for name, value in attributes.items()
             if type(value) in _CONTAINERS and name not in STATE  # `take` restores these
         }
+
+    def containers(self) -> list[_Container]:
+        """The plain containers, other than those of parameters, buffers and modules."""
+        return [self.values[name] for name in self._contents]
 
     def changes(self, now: dict[str, object]) -> list[str]:
         """The names whose value differs now."""

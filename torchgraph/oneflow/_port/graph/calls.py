@@ -36,6 +36,8 @@ class TrainedByRows(Trained):
 class StepOfOneFlow(LiveStep):
     """The step of OneFlow's Graph: rows of sparse tables, and modes that stay."""
 
+    may_run_bare = False
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.trained: TrainedByRows = TrainedByRows()
