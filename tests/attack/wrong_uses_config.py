@@ -202,6 +202,8 @@ CONFIG = {
         config.allow_fuse_add_to_output(None)
         config.allow_fuse_cast_scale("yes")
         config.allow_fuse_cast_scale(0.5)
+        config.allow_fuse_linear_cross_entropy("yes")
+        config.allow_fuse_linear_cross_entropy(mode=1)
         config.allow_fuse_model_update_ops("False")
         config.allow_fuse_model_update_ops(mod=True)
         config.enable_multi_tensor_update("False")

@@ -230,4 +230,4 @@ def test_every_pass_keeps_them():
         if isinstance(one, type) and issubclass(one, Pass) and one is not Pass
     ]
     removing = {one.name for one in kept if "predicates" in one.removes}
-    assert removing == {"fold", "fuse_cross_entropy"}
+    assert removing == {"fold", "fuse_cross_entropy", "fuse_linear_cross_entropy"}

@@ -203,7 +203,7 @@ class _Training:
         except RuntimeError as error:
             if (readable := readable_form(error)) is None:
                 raise
-            raise readable from error
+            raise afresh(readable) from error
         finally:
             torch.clear_autocast_cache()
 

@@ -271,7 +271,7 @@ def readable_errors() -> Iterator[None]:
     except RuntimeError as error:
         if (readable := readable_form(error)) is None:
             raise
-        raise readable from error
+        raise afresh(readable) from error
 
 
 def readable_form(error: RuntimeError) -> GraphError | None:
