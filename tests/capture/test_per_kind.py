@@ -324,10 +324,9 @@ def _with_penalty(model: Any, x: torch.Tensor) -> torch.Tensor:
     [
         lambda config: config.enable_multi_tensor_update(True),
         lambda config: config.set_gradient_accumulation_steps(3),
-        lambda config: config.enable_compress_memory(True),
         lambda config: config.set_activation_checkpointing("matmuls"),
     ],
-    ids=["multi tensor", "accumulation", "memory", "checkpointing"],
+    ids=["multi tensor", "accumulation", "checkpointing"],
 )
 def test_options_about_single_parameters_have_them(option: Callable[[Any], None]) -> None:
     net = deep(2)
