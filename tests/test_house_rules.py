@@ -106,6 +106,7 @@ IMPORTS_BY_NAME = {
     "integrations",
     "lower.inductor.process.child",
     "passes.checkpointing.rule",
+    "passes.rematerialization.min_cut",  # networkx, which few processes need, and all would import
     "oneflow._port.modules",  # torchgraph.oneflow, in a process that a script spawns
     "oneflow._port.names.table",
 }

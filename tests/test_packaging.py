@@ -168,7 +168,7 @@ def test_every_module_that_is_imported_is_a_dependency():
     needed = {re.match(r"\w+", one)[0] for one in re.findall(r'"([^"]+)"', listed[1])}
     besides = {EXTRA[re.match(r"\w+", one)[0]] for one in re.findall(r'"([^"]+)"', extra[1])}
 
-    assert imported == needed
+    assert imported == needed - {"networkx"}  # which `passes.rematerialization` imports by name
     assert of_oneflow - needed == besides
     of_frameworks = imported_by(path for path in paths if OF_FRAMEWORKS in path.parents)
     assert all(re.search(rf"^{name} = \[", text, re.M) for name in of_frameworks - needed)

@@ -38,6 +38,8 @@ def _wrap_func(f):
         return output_tensors
     return g
 """
+"""The function that torch 2.13 writes around an extension. Another one may do more: what has one is
+loaded by Inductor."""
 _CALL = "_wrap_func(inductor_entry)"
 _UNUSED = frozenset({"get_args", "benchmark_compiled_module"})
 """Functions of the file that try the code out."""

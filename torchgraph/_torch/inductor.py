@@ -19,9 +19,9 @@ from torch import fx
 from torch.torch_version import TorchVersion
 
 from ..environment import environment_kept
-from .inductor_calls import Compiled as Compiled, unwrapped, wrapped
 
 _CONFIG = "torch._inductor.config"
+Compiled = Callable[..., Sequence[torch.Tensor]]
 
 
 class NotAccepted(Exception):
@@ -89,11 +89,11 @@ def load(directory: Path, options: Mapping[str, object]) -> Compiled:
         _cached_in(directory),
         _libraries_quoted(),
         patched,
-        wrapped() as around,
     ):
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's, about torch
         found = _inductor().CompiledArtifact.load(path=str(directory), format="unpacked")
-    return unwrapped(getattr(found, "_compiled_fn", found), around)
+    function: Compiled = getattr(found, "_compiled_fn", found)
+    return function
 
 
 def compile_ahead(

@@ -18,8 +18,6 @@ aten = torch.ops.aten
 def flops_of(node: fx.Node) -> int:
     """FLOPs of a product, a convolution, an attention or an LSTM, a multiply-add as two; else 0."""
     rule = _rules().get(node.target)
-    if rule is None and str(node.target) == "torchgraph.linear_cross_entropy.default":
-        rule = _linear_cross_entropy
     return 0 if rule is None else rule(node)
 
 
@@ -120,6 +118,7 @@ def _rules() -> dict[object, Callable[[fx.Node], int]]:
         ),
     }
     packets = {getattr(aten, name, None): rule for name, rule in named.items()}
+    packets[torch.ops.torchgraph.linear_cross_entropy] = _linear_cross_entropy
     return {
         getattr(packet, overload): rule
         for packet, rule in packets.items()

@@ -268,8 +268,10 @@ class Audit:
 
     def _bound(self, key: ValueKey, expected: object) -> Gap:
         """The difference that noise explained in an earlier comparison: it is not made again."""
-        known = self._bounds.get(key, 0.0)
-        return Gap(known * largest(expected)) if isinstance(expected, torch.Tensor) else Gap()
+        known = self._bounds.get(key)
+        if known is None or not isinstance(expected, torch.Tensor):
+            return Gap()
+        return Gap(known * largest(expected))
 
     def _ends(
         self, results: Sequence[object], values: Sequence[object]

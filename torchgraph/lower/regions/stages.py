@@ -6,7 +6,6 @@ stage that completes its gradient, which then is not kept until the end of the s
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence, Set as AbstractSet
 from itertools import accumulate
 
@@ -14,12 +13,13 @@ from torch import fx
 
 from ..._torch import OpOverload
 from ...ir.aliasing import alias_sources, storages_of
-from ...ir.nodes import item, op_of, operands
+from ...ir.nodes import operands
 from ...ir.program import Program
 from ...passes.fusions.model_update.optimizers import RULES
 from .. import blocks
 from ..cost import seconds_by_node
 from ..raising import may_raise
+from ..row_parts import split_rows
 from .checked import check_index, computes
 
 _UPDATES = frozenset(rule.op for rule in RULES.values())
@@ -80,8 +80,9 @@ def update_early(program: Program, stages: Stages) -> dict[fx.Node, list[fx.Node
             needed = (stages.get(one, 0) for one in (*row, *shared, *read))
             groups.setdefault(max(raising, *needed), []).append(number)
         if len(groups) > 1:
-            for call in _split(program, stages, node, columns, list(groups.values())):
-                held = storages_of(call.all_input_nodes)
+            stage, graph = stages.pop(node), program.gm.graph
+            for call in split_rows(graph, node, list(groups.values()), len(rows)):
+                stages[call], held = stage, storages_of(call.all_input_nodes)
                 waits[call] = [one for storage in held for one in readers.get(storage, ())]
     return waits
 
@@ -102,37 +103,3 @@ def _readers(stages: Stages) -> dict[int, list[fx.Node]]:
             for storage in storages_of(node.all_input_nodes):
                 found.setdefault(storage, []).append(node)
     return found
-
-
-def _split(
-    program: Program,
-    stages: Stages,
-    node: fx.Node,
-    columns: Sequence[Sequence[fx.Node]],
-    groups: Sequence[Sequence[int]],
-) -> list[fx.Node]:
-    """Replace one call by one for each group of rows."""
-    graph, count = program.gm.graph, max(map(len, columns))
-    results = {item(user): user for user in node.users}
-    calls = []
-    for group in groups:
-        lists = [[column[row] for row in group] if column else [] for column in columns]
-        places = [place for place in range(len(node.meta["val"])) if place % count in group]
-        with graph.inserting_before(node):
-            call = graph.call_function(op_of(node), tuple(lists), dict(node.kwargs))
-            made = {
-                place: graph.call_function(operator.getitem, (call, number))
-                for number, place in enumerate(places)
-                if place in results
-            }
-        call.meta.update(node.meta, val=[node.meta["val"][place] for place in places])
-        stages[call] = stages[node]
-        for place, result in made.items():
-            result.meta.update(results[place].meta)
-            stages[result] = stages[node]
-            results[place].replace_all_uses_with(result)
-        calls.append(call)
-    for old in (*results.values(), node):
-        graph.erase_node(old)
-        del stages[old]
-    return calls

@@ -17,7 +17,6 @@ from ...ir.program import Program, Role
 from ...ir.values import leaves
 from ..checkpointing.coins import is_coin
 from ..checkpointing.recompute import bytes_by_storage, is_forward
-from .min_cut import UNBOUNDED
 
 aten = torch.ops.aten
 
@@ -53,10 +52,10 @@ class Prices:
         self._order = {node: place for place, node in enumerate(program.nodes)}
         self._first_product = self._first_products()
 
-    def keeping(self, node: fx.Node) -> int:
-        """Of a value in memory of its own; `UNBOUNDED` for a view, which keeps other memory."""
+    def keeping(self, node: fx.Node) -> int | None:
+        """Of a value in memory of its own; None for a view, which keeps other memory."""
         if alias_sources(node):
-            return UNBOUNDED
+            return None
         if node in self._there or not _is_known(node):
             return 0
         if self.packs(node):
@@ -68,12 +67,12 @@ class Prices:
         """True for a draw of 0 and 1 that is to be kept as bools."""
         return is_coin(node) and node not in self._there and node.meta["val"].numel() >= _SMALL
 
-    def computing(self, node: fx.Node) -> int:
-        """`UNBOUNDED` for what is not cheap, or would not be the same again."""
+    def computing(self, node: fx.Node) -> int | None:
+        """None for what is not cheap, or would not be the same again."""
         if alias_sources(node):
             return 0
         if not self._is_cheap(node):
-            return UNBOUNDED
+            return None
         return -(-sum(bytes_by_storage(node).values()) // _worth(node))
 
     def _is_cheap(self, node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ from ...ir.rewriter import Rewriter
 from ..base import Pass
 from ..checkpointing import coins
 from ..checkpointing.recompute import is_forward
-from .min_cut import UNBOUNDED, Network
+from .min_cut import Edge, sink_side
 from .prices import Prices
 
 _MADE, _HELD = "made", "held"
@@ -114,23 +114,21 @@ def _choose(program: Program) -> _Chosen:
 
 def _behind_the_cut(program: Program, prices: Prices) -> tuple[set[fx.Node], set[fx.Node]]:
     """On the backward's side of the cut: what is computed there, and what can be read there."""
-    network: Network[object] = Network("forward", "backward")
     waiting = [value for reader in _readers(program) for value in _of_forward(reader)]
-    for value in dict.fromkeys(waiting):
-        network.edge((value, _HELD), "backward", UNBOUNDED)
+    edges: list[Edge] = [((value, _HELD), "backward", None) for value in waiting]
     seen: set[fx.Node] = set()
     while waiting:
         node = waiting.pop()
         if node in seen:
             continue
         seen.add(node)
-        network.edge((node, _MADE), (node, _HELD), prices.keeping(node))
+        edges.append(((node, _MADE), (node, _HELD), prices.keeping(node)))
         price = prices.computing(node)
-        network.edge("forward", (node, _MADE), price)
-        for source in _of_forward(node) if price < UNBOUNDED else ():
-            network.edge((source, _HELD), (node, _MADE), UNBOUNDED)
+        edges.append(("forward", (node, _MADE), price))
+        for source in _of_forward(node) if price is not None else ():
+            edges.append(((source, _HELD), (node, _MADE), None))
             waiting.append(source)
-    side = network.sink_side()
+    side = sink_side(edges, "forward", "backward")
     made = {node for node in seen if (node, _MADE) in side}
     return made, {node for node in seen if (node, _HELD) in side}
 
