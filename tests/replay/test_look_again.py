@@ -82,6 +82,23 @@ def test_calls_double_and_then_come_every_thousand():
     assert [following(n, 3) for n in (0, 1, 2, 3)] == [3, 3, 3, 6]
 
 
+def test_of_long_steps_fewer_of_the_first_calls_are_looked_at():
+    torch.manual_seed(0)
+    net = nn.Linear(2048, 2048)
+    optimizer = optim.SGD(net.parameters(), 0.01)
+    x = torch.randn(1024, 2048)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    assert looked_at(on_aten(step), [(x,)] * 36) == [34]  # the 32nd after two that are recorded
+    assert looked_at(on_aten(step, 3), [(x,)] * 6) == [5]  # who says a number gets it
+
+
 def test_a_look_is_that_very_call_and_counted_apart():
     ran = []
     net = model()

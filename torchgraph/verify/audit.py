@@ -231,7 +231,7 @@ class Audit:
         ended, given = TorchRandomState(self._gpus), self._given(start)
         ends = self._ends(results, start.values)
         suspects: dict[ValueKey, Suspect] = {}
-        reference = Reference(self._single, self._parts, observed)
+        reference = Reference(self._single, self._parts, observed, redraws=self._redraws)
         start.random.put_back()
 
         def judge(key: ValueKey, node: Argument, expected: object) -> None:
@@ -326,7 +326,7 @@ def _shake(
             suspects[key].met(value, noise)
 
     try:
-        reference.run(given, again, shaker)
+        reference.run(given, again, shaker, suspects)
     except Exception as failure:  # a value that must not move did: this run says nothing
         if _no_memory(failure):
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ _TIMES = 8
 """How many times eager's own error, and what noise in the last bit does, are no fault yet."""
 _NUMBERS = 1e-12
 """Relative, of a Python number."""
+_PART = 1 << 17
+"""Elements of a large value that are compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Gap:
     size: float = 0.0
     """The largest difference; for masks and integers the number of those that differ."""
     broken: int = 0
-    """The number of elements that are finite on one side only."""
+    """The number of elements that are finite on one side only, or infinite of either sign."""
 
     def within(self, other: Gap) -> bool:
         """True when nothing of it is larger."""
@@ -63,16 +66,18 @@ def _between(left: torch.Tensor, right: torch.Tensor, twin: object) -> Gap:
         return Gap(float((left != right).sum()))
     if left.element_size() < 4:
         left, right = left.float(), right.float()
-    distance = (left - right).abs()
-    most = float(distance.max())
+    sizes = [_most(one - other) for one, other in _parts(left, right)]
+    most = math.nan if any(map(math.isnan, sizes)) else max(sizes)
     if math.isfinite(most) and not isinstance(twin, torch.Tensor):
         return Gap(most)  # then all are finite on both sides
+    distance = (left - right).abs()
     ends, expected = left.isfinite(), right.isfinite()
     both = ends & expected
     if isinstance(twin, torch.Tensor) and twin.shape == left.shape:
         expected = expected & twin.isfinite()
+    opposite = ~ends & ~right.isfinite() & (distance == math.inf)
     distance.masked_fill_(~both, 0)
-    return Gap(float(distance.max()), int((ends != expected).sum()))
+    return Gap(float(distance.max()), int(((ends != expected) | opposite).sum()))
 
 
 def is_inexact(value: torch.Tensor) -> bool:
@@ -84,11 +89,27 @@ def largest(value: torch.Tensor) -> float:
     """The largest finite magnitude."""
     if not value.numel():
         return 0.0
-    magnitude = value.abs() if value.element_size() > 1 else value.float().abs()
-    most = float(magnitude.max())
+    value = value if value.element_size() > 1 else value.float()
+    most = _most(value)
     if math.isfinite(most):
         return most
-    return float(magnitude.masked_fill(~magnitude.isfinite(), 0).max())
+    return _most(value.masked_fill(~value.isfinite(), 0))
+
+
+def _most(value: torch.Tensor) -> float:
+    """The largest magnitude; NaN where one is."""
+    if value.is_complex():
+        return float(value.abs().max())
+    ends = torch.stack(value.aminmax()).tolist()  # one sweep, and no memory
+    return math.nan if math.isnan(ends[0]) else float(max(abs(end) for end in ends))
+
+
+def _parts(left: torch.Tensor, right: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    """Two values, in parts whose difference stays in a CPU's cache."""
+    dense = left.is_contiguous() and right.is_contiguous()
+    if left.device.type != "cpu" or not dense or left.numel() <= _PART:
+        return [(left, right)]
+    return zip(left.view(-1).split(_PART), right.view(-1).split(_PART), strict=True)
 
 
 def tight(value: object, *, flips: bool) -> Gap:

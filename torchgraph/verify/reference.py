@@ -7,7 +7,7 @@ about the same gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -17,7 +17,9 @@ from torch.fx.node import Argument
 
 from ..collection import afresh
 from ..distributed.collective_log import CollectiveLog
-from ..ir.program import OutputSpec, Program, Role, Signature, identity
+from ..ir import effects
+from ..ir.copies import is_expanded
+from ..ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
 from ..lower import Crossing, Region
 from .rounding import dense
 from .run import PartRun, walk_parts
@@ -85,6 +87,13 @@ class Observed:
         """The values copied in one run of a part."""
         return self._runs.get((part, run), {})
 
+    def laid_out(self, key: tuple[int, int, str], memory: torch.Tensor) -> torch.Tensor:
+        """A value, from now on in the layout of ``memory``, which it is copied to."""
+        part, run, name = key
+        known = self._runs[part, run]
+        known[name] = memory.copy_(known[name])
+        return memory
+
     def _see(self, region: Region, outputs: Sequence[torch.Tensor]) -> None:
         run = self._seen.get(region, 0)
         self._seen[region] = run + 1
@@ -119,33 +128,98 @@ class Moves(Protocol):
     def moved(self, node: fx.Node, value: object) -> object:
         """The value of ``node`` to go on with."""
 
+    def passed(self, node: fx.Node, value: object) -> None:
+        """Take note of the value of a node that is not moved."""
+
 
 class Reference:
     """Runs the `aten` program. It writes nothing."""
 
-    def __init__(self, program: Program, parts: Sequence[Program], observed: Observed) -> None:
+    def __init__(
+        self, program: Program, parts: Sequence[Program], observed: Observed, *, redraws: bool
+    ) -> None:
+        """``redraws``: each run draws its own random numbers, and does not repeat the first."""
+        self._repeats = not redraws
+        self._draws: dict[str, object] = {}
+        """Node -> what it drew in the first run."""
         self._program = program
         self._parts = parts
         self._observed = observed
         self._nodes = {out: node for part in parts for out, node in part.returns()}
 
-    def run(self, values: Sequence[object], look: Look, moves: Moves | None = None) -> None:
-        """Run the step: ``look`` is called for what was observed, then for each output."""
+    def run(
+        self,
+        values: Sequence[object],
+        look: Look,
+        moves: Moves | None = None,
+        keys: Collection[ValueKey] | None = None,
+    ) -> None:
+        """Run the step: ``look`` is called for what was observed, then for each output.
+
+        Args:
+            keys: the values to look at, if not all: what they do not depend on need not run.
+        """
         log = self._observed.collectives
         log.rewind()
+        instead = {} if keys is None or len(self._parts) > 1 else self._instead(keys)
 
         def after(run: PartRun, node: fx.Node, value: object) -> object:
+            if node in instead:
+                if moves is not None:
+                    moves.passed(node, value)
+                return value
+            if keys is None and self._repeats and effects.of(node).random:
+                self._draws[node.name] = value
             if moves is not None:
                 value = moves.moved(node, value)
-            is_value = node.op in ("call_function", "placeholder")
-            given = self._observed.of(run.part, run.number).get(node.name) if is_value else None
-            if given is None or not isinstance(value, torch.Tensor):
-                return value
-            look((run.part, run.number, node.name), node, value)
-            if given.shape != value.shape or given.dtype != value.dtype:
-                return value
-            # In the program's layout: what reads memory in order shall read what was meant.
-            return dense(value).copy_(given)
+            key = (run.part, run.number, node.name)
+            return self._observed_instead(key, node, value, look)
 
-        for out, value in walk_parts(self._program, self._parts, values, after, log).items():
-            look(out, self._nodes[out], value)
+        found = walk_parts(self._program, self._parts, values, after, log, instead)
+        for out, value in found.items():
+            if keys is None or out in keys:
+                look(out, self._nodes[out], value)
+
+    def _observed_instead(
+        self, key: tuple[int, int, str], node: fx.Node, value: object, look: Look
+    ) -> object:
+        """What was observed, where that is, with a look at the program's own value."""
+        is_value = node.op in ("call_function", "placeholder")
+        given = self._observed.of(*key[:2]).get(node.name) if is_value else None
+        if given is None or not isinstance(value, torch.Tensor):
+            return value
+        look(key, node, value)
+        if given.shape != value.shape or given.dtype != value.dtype:
+            return value
+        if given.stride() == value.stride() and not is_expanded(value):
+            return given
+        # In the program's layout: what reads memory in order shall read what was meant.
+        return self._observed.laid_out(key, dense(value))
+
+    def _instead(self, keys: Collection[ValueKey]) -> dict[fx.Node, object]:
+        """What stands for the nodes that need not run again for these values of a single part.
+
+        What was observed or drawn stands for itself, and None for what nothing needs. All
+        collectives run, and all draws that are not known: their order counts.
+        """
+        program, known = self._parts[0], {**self._draws, **self._observed.of(0, 0)}
+        names = {key[2] for key in keys if not isinstance(key, OutputSpec)}
+        ends = [
+            node for out, node in program.returns() if out in keys or out.kind is OutputKind.SKIP
+        ]
+        pending = [node for node in program.nodes if node.name in names or self._runs(node)]
+        pending += [node for node in ends if isinstance(node, fx.Node)]
+        run, met = set(pending), dict[fx.Node, object]()
+        while pending:
+            for source in pending.pop().all_input_nodes:
+                if source.name in known:
+                    met[source] = known[source.name]
+                elif source not in run:
+                    run.add(source)
+                    pending.append(source)
+        ops = [node for node in program.nodes if node.op == "call_function"]
+        return {node: met.get(node) for node in ops if node not in run}
+
+    def _runs(self, node: fx.Node) -> bool:
+        found = effects.of(node)
+        return found.communicates or (found.random and node.name not in self._draws)

@@ -66,16 +66,14 @@ class Shaker:
         self._noise = noise
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
-        self._numbers: torch.Tensor | None = None
-        """Random numbers from which those of large values are taken."""
+        self._factors: dict[tuple[torch.dtype, float], torch.Tensor] = {}
+        """Random numbers around 1, twice in a row: those of large values are a piece of them."""
         self._gradients: dict[fx.Node, torch.Tensor] = {}
         """The gradients that backward passes of log-softmax are given."""
 
     def moved(self, node: fx.Node, value: object) -> object:
         """``value`` of ``node`` with noise; views, draws and integers are left alone."""
-        taken = (one.target is _ITS_BACKWARD and one.args[0] is node for one in node.users)
-        if isinstance(value, torch.Tensor) and any(taken):
-            self._gradients[node] = value
+        self.passed(node, value)
         if node.op not in ("call_function", "placeholder") or alias_sources(node):
             return value
         if effects.of(node).random:
@@ -83,6 +81,12 @@ class Shaker:
         if isinstance(value, (list, tuple)):
             return type(value)(map(self._moved, value)) if type(value) in (list, tuple) else value
         return self._moved(value, self._inside(node, value))
+
+    def passed(self, node: fx.Node, value: object) -> None:
+        """Keep the gradient that a backward pass of log-softmax is about to take."""
+        taken = (one.target is _ITS_BACKWARD and one.args[0] is node for one in node.users)
+        if isinstance(value, torch.Tensor) and any(taken):
+            self._gradients[node] = value
 
     def _inside(self, node: fx.Node, value: object) -> torch.Tensor | float:
         """What cancels inside of ``node``, in multiples of its epsilon; 0 for what does not."""
@@ -103,25 +107,35 @@ class Shaker:
             return value
         wide = torch.promote_types(value.dtype, torch.float32)
         width = self._noise.amplitude(value.dtype)
-        moved = self._drawn(value, wide, 1 - width, 1 + width).mul_(value)
+        if value.device.type == "cpu" and value.numel() >= _FEW and value.is_contiguous():
+            moved = self._times(value, wide, width)
+        else:
+            moved = self._drawn(value, wide, 1 - width, 1 + width).mul_(value)
         if isinstance(inside, torch.Tensor) or inside:
             moved += self._drawn(value, wide, 0, torch.finfo(wide).eps).mul_(inside)
-        return dense(value).copy_(moved)
+        same = moved.dtype == value.dtype and moved.stride() == value.stride()
+        return moved if same else dense(value).copy_(moved)
+
+    def _times(self, value: torch.Tensor, wide: torch.dtype, width: float) -> torch.Tensor:
+        """``value`` times numbers around 1 that were drawn once, from a place that is drawn."""
+        generator = self._generator(value.device)
+        if (wide, width) not in self._factors:
+            drawn = torch.empty(_MANY, dtype=wide)
+            drawn.uniform_(1 - width, 1 + width, generator=generator)
+            self._factors[wide, width] = torch.cat((drawn, drawn))
+        first = int(torch.randint(_MANY, (), generator=generator))
+        factors = self._factors[wide, width][first : first + _MANY]
+        moved = torch.empty(value.shape, dtype=wide)
+        pairs = zip(value.view(-1).split(_MANY), moved.view(-1).split(_MANY), strict=True)
+        for part, out in pairs:
+            torch.mul(part, factors[: len(part)], out=out)
+        return moved
 
     def _drawn(
         self, like: torch.Tensor, dtype: torch.dtype, low: float, high: float
     ) -> torch.Tensor:
-        generator = self._generator(like.device)
         drawn = torch.empty(like.shape, dtype=dtype, device=like.device)
-        if like.device.type != "cpu" or like.numel() < _FEW:
-            return drawn.uniform_(low, high, generator=generator)
-        if self._numbers is None:
-            self._numbers = torch.empty(_MANY).uniform_(generator=generator)
-        first = int(torch.randint(_MANY, (), generator=generator))
-        turned = torch.cat((self._numbers[first:], self._numbers[:first]))
-        for part in drawn.view(-1).split(_MANY):
-            part.copy_(turned[: len(part)])
-        return drawn.mul_(high - low).add_(low)
+        return drawn.uniform_(low, high, generator=self._generator(like.device))
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:

@@ -23,6 +23,9 @@ Before = Callable[[fx.Node, Mapping[fx.Node, Any]], object]
 """Called with each node before it runs, and the values so far."""
 
 
+_NONE: Mapping[fx.Node, object] = {}
+
+
 class Stop(Exception):
     """Raised by a callback to end a walk."""
 
@@ -35,15 +38,17 @@ def walk(
     before: Before = lambda node, values: None,
     outputs: Sequence[OutputSpec] | None = None,
     collectives: CollectiveLog | None = None,
+    instead: Mapping[fx.Node, object] = _NONE,
 ) -> tuple[Any, ...]:
     """Run a program node by node over ``values``; its results, or none when it was stopped.
 
     Args:
         outputs: what it returns, if not what its signature says, as one that writes in place.
         collectives: results that its collectives repeat: other ranks run them only once.
+        instead: ops that do not run, and their values; ``after`` is not called for None.
     """
     outputs = program.signature.outputs if outputs is None else outputs
-    walker = _Walker(program, before, after, outputs, collectives)
+    walker = _Walker(program, before, after, outputs, collectives, instead)
     try:
         return tuple(walker.run(*values, enable_io_processing=False))
     except Stop:
@@ -58,8 +63,10 @@ class _Walker(fx.Interpreter):
         after: After,
         outputs: Sequence[OutputSpec],
         collectives: CollectiveLog | None,
+        instead: Mapping[fx.Node, object],
     ) -> None:
         super().__init__(program.gm)
+        self._instead = instead
         self._before, self._after, self._collectives = before, after, collectives
         pairs = zip(outputs, program.results, strict=True)
         self._flags = {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
@@ -72,6 +79,9 @@ class _Walker(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> object:
         """The value of a node; None for one of an optimizer whose step is skipped."""
+        if n in self._instead:
+            known = self._instead[n]
+            return None if known is None else self._after(n, known)
         if SKIPPED_BY in n.meta and self.env[self._flags[n.meta[SKIPPED_BY]]]:
             return None
         self._before(n, self.env)
@@ -192,13 +202,15 @@ def walk_parts(
     values: Sequence[Any],
     after: Callable[[PartRun, fx.Node, Any], Any],
     collectives: CollectiveLog | None = None,
+    instead: Mapping[fx.Node, object] = _NONE,
 ) -> dict[OutputSpec, Any]:
     """Run a step in its parts, node by node; its outputs. See `walk` and `part_runs`."""
     runs = part_runs(program, parts, values)
     try:
         one = next(runs)
         while True:
-            results = walk(one.program, one.values, partial(after, one), collectives=collectives)
+            go_on = partial(after, one)
+            results = walk(one.program, one.values, go_on, collectives=collectives, instead=instead)
             one = runs.send(results)
     except StopIteration as end:
         found: dict[OutputSpec, Any] = end.value

@@ -10,6 +10,11 @@ from ...replay.replay import Replay
 
 MOST = 1_000
 """Calls from one spot check to the next, at most."""
+LONG = 0.05
+"""Seconds of a step, as `lower.cost` predicts them, from which on checks are fewer at first: one
+takes four steps more. What a clock says must not count: a checked call of compiled code has
+eager's rounding, and two runs of a script have to give the same numbers."""
+_OF_LONG = frozenset({32, 128, 512})
 _NEVER = sys.maxsize
 
 
@@ -17,6 +22,7 @@ def following(served: int, schedule: str | int) -> int:
     """The number of the next call to check, after ``served`` calls.
 
     ``"doubling"``: the 2nd, 4th, 8th, ... 512th, 1,000th, 2,000th, ...; an int n: every n-th.
+    Those of long steps are fewer: see `SpotChecks.leaves_out`.
     """
     if schedule == "off":
         return _NEVER
@@ -77,6 +83,11 @@ class SpotChecks:
         self._seen[replay] = replay.runs
         self._ran = WeakKeyDictionary({one: one.runs for one in programs})
         self.follow(self._schedule, hits)
+
+    def leaves_out(self, hits: int, *, is_long: bool) -> bool:
+        """True where the call that begins is not checked since a step is long."""
+        number = hits + 1
+        return self._schedule == "doubling" and is_long and number < MOST and number not in _OF_LONG
 
     def put_off(self, hits: int) -> None:
         """Do not check the call that begins; count the interval from it."""

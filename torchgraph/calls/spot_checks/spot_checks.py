@@ -21,6 +21,7 @@ from ...library import ValueMoved
 from ...live.inputs import Call
 from ...live.step import Step
 from ...lower import Target
+from ...lower.cost import cost
 from ...replay.as_eager import as_eager
 from ...replay.code import Code
 from ...replay.cuda.cuda_graph import Calls
@@ -32,7 +33,7 @@ from ...verify.memory import copied_bytes, fits
 from ...verify.repeats import Unrepeated, unrepeated
 from ..in_eager import is_bare, run_bare
 from ..programs import Programs
-from .schedule import SpotChecks
+from .schedule import LONG, SpotChecks
 
 BY_ATEN = "Such calls go on in the aten program, which does."
 IN_EAGER = "Such calls go on in eager."
@@ -77,6 +78,8 @@ class SpotChecker:
         self._known: WeakKeyDictionary[Replay, tuple[bool, Mapping[torch.device, int]]]
         self._known = WeakKeyDictionary()
         """By program: if its collectives can be repeated, and the bytes that a check copies."""
+        self._long: WeakKeyDictionary[Replay, bool] = WeakKeyDictionary()
+        """By program: if its step is long, as predicted."""
 
     def start_if_due(self, replay: Replay, call: Call) -> Start | None:
         """Copies of the start of a call that is to be checked; None for another call.
@@ -89,7 +92,17 @@ class SpotChecker:
             return None
         if replay.audit is not None and replay.audit.is_due:  # this call is compared in any case
             return None
-        return self._start(replay, call) if self.schedule.wants(replay, self._cache, hits) else None
+        if not self.schedule.wants(replay, self._cache, hits):
+            return None
+        if self.schedule.leaves_out(hits, is_long=self._is_long(replay)):
+            self.schedule.put_off(hits)
+            return None
+        return self._start(replay, call)
+
+    def _is_long(self, replay: Replay) -> bool:
+        if replay not in self._long:
+            self._long[replay] = cost(replay.aten_program).step_seconds >= LONG
+        return self._long[replay]
 
     def _start(self, replay: Replay, call: Call) -> Start | None:
         """Copies that a spot check starts from; None where they cannot be made.
