@@ -1,5 +1,7 @@
 """Blocks that repeat: a region for each, compiled once, and parameters that are updated early."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn, optim
@@ -7,9 +9,10 @@ from torch.nn import functional as F
 
 import torchgraph as tg
 from tests import support
+from torchgraph import passes
 from torchgraph.lower import blocks
 from torchgraph.lower.inductor.job import Job
-from torchgraph.passes import Rematerialize
+from torchgraph.passes import FuseLinearCrossEntropy, Rematerialize
 from torchgraph.passes.rematerialization import prices
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -106,6 +109,16 @@ def test_parameters_are_updated_between_regions(always):
     assert len([i for i in updates if i < len(calls) - 1]) >= LAYERS - 2
     assert "clone" not in source, "parameters are written in place"
     assert "copy_" not in source
+
+
+def test_rows_of_a_tied_table_are_added_to_the_gradient_of_the_head(monkeypatch):
+    small = functools.partial(FuseLinearCrossEntropy, least_size=0)
+    monkeypatch.setattr(passes, "FuseLinearCrossEntropy", small)
+    graph = trained(OPTIMIZERS["adamw"])
+    source = support.replay_of(graph).executable.source
+    assert "= _linear_cross_entropy_" in source
+    assert "= _index_put__" in source, "in place, outside of compiled code"
+    assert "clone" not in source
 
 
 def test_a_norm_of_all_gradients_comes_first(always):

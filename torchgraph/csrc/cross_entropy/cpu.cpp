@@ -1,4 +1,6 @@
 // torchgraph::cross_entropy and its backward on the CPU: a row's logits go through the cache once.
+// Where the rows of a class lie side by side, as in the product of a transposed matrix, a few rows
+// are read together.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@ namespace {
 
 constexpr int64_t kBlock = 1024;       // logits that are looked at twice, in the first-level cache
 constexpr int64_t kAtOnce = 16 * 1024;  // logits for which another thread is worth its start
+constexpr int64_t kRows = 16;  // that are read together where they, and not classes, lie side by side
 
 struct Losses {
   LossProblem problem;
@@ -48,34 +51,70 @@ TG_INLINE const wide_t<S>* read(const S* from, int64_t stride, int64_t n, wide_t
   return buffer;
 }
 
+TG_INLINE int64_t rows_together(const LossProblem& problem) {
+  return problem.row_stride == 1 && problem.class_stride != 1 ? kRows : 1;
+}
+
+// Some classes of a few rows in the wide type.
+template <class S>
+struct Tile {
+  using A = wide_t<S>;
+  A memory[kRows][kBlock + kRows];  // rows that began a page apart would share their place in the cache
+  const A* row[kRows];
+
+  // n classes of `rows` rows. One row is not copied if it need not be.
+  TG_INLINE void fill(const LossProblem& problem, int64_t first, int64_t rows, int64_t at, int64_t n) {
+    const S* from = static_cast<const S*>(problem.logits) + first * problem.row_stride +
+                    at * problem.class_stride;
+    for (int64_t r = 0; r < rows; ++r) row[r] = memory[r];
+    if (rows == 1) {
+      row[0] = read(from, problem.class_stride, n, memory[0]);
+    } else {
+      for (int64_t i = 0; i < n; ++i, from += problem.class_stride)
+        for (int64_t r = 0; r < rows; ++r) memory[r][i] = widen(from[r]);
+    }
+  }
+};
+
+template <class S, bool kSmooth>
+TG_INLINE void sweep_rows(const LossProblem& problem, int64_t first, int64_t rows,
+                          Sweep<wide_t<S>>* sweeps) {
+  const auto* weight = static_cast<const wide_t<S>*>(problem.weight);
+  Tile<S> tile;
+  for (int64_t at = 0; at < problem.classes; at += kBlock) {
+    const int64_t n = std::min(kBlock, problem.classes - at);
+    tile.fill(problem, first, rows, at, n);
+    for (int64_t r = 0; r < rows; ++r)
+      sweeps[r].template absorb<kSmooth>(tile.row[r], weight ? weight + at : nullptr, n);
+  }
+}
+
 template <class S, bool kSmooth>
 TG_INLINE void forward_rows(const Losses& job, int64_t begin, int64_t end, double& sum,
                             double& total) {
   using A = wide_t<S>;
   const LossProblem& problem = job.problem;
-  A buffer[kBlock];
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t target = problem.target(row);
-    double loss = 0;
-    job.lse[row] = 0;
-    if (target != problem.ignored) {
-      const S* logits = static_cast<const S*>(problem.logits) + row * problem.row_stride;
-      const A* weight = static_cast<const A*>(problem.weight);
-      Sweep<A> sweep;
-      for (int64_t at = 0; at < problem.classes; at += kBlock) {
-        const int64_t n = std::min(kBlock, problem.classes - at);
-        const S* from = logits + at * problem.class_stride;
-        const A* block = read(from, problem.class_stride, n, buffer);
-        sweep.template absorb<kSmooth>(block, weight ? weight + at : nullptr, n);
+  const int64_t together = rows_together(problem);
+  for (int64_t first = begin; first < end; first += together) {
+    const int64_t rows = std::min(together, end - first);
+    Sweep<A> sweeps[kRows];
+    if (rows > 1 || problem.target(first) != problem.ignored)
+      sweep_rows<S, kSmooth>(problem, first, rows, sweeps);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = first + r, target = problem.target(row);
+      double loss = 0;
+      job.lse[row] = 0;
+      if (target != problem.ignored) {
+        const S* logits = static_cast<const S*>(problem.logits) + row * problem.row_stride;
+        const A at_target = widen(logits[target * problem.class_stride]);
+        const A w = problem.weight_of<A>(target);
+        loss = sweeps[r].template loss<kSmooth>(at_target, w, problem.smoothing);
+        job.lse[row] = sweeps[r].lse();
+        total += double(w);
       }
-      const A at_target = widen(logits[target * problem.class_stride]);
-      const A w = problem.weight_of<A>(target);
-      loss = sweep.template loss<kSmooth>(at_target, w, problem.smoothing);
-      job.lse[row] = sweep.lse();
-      total += double(w);
+      if (job.each != nullptr) static_cast<A*>(job.each)[row] = A(loss);
+      sum += loss;
     }
-    if (job.each != nullptr) static_cast<A*>(job.each)[row] = A(loss);
-    sum += loss;
   }
 }
 
@@ -96,58 +135,62 @@ TG_INLINE void forward(const Losses& job, int64_t begin, int64_t end) {
 }
 
 template <class S, bool kSmooth>
-TG_INLINE void gradient_row(const LogitsGradient<wide_t<S>>& gradient, const S* logits, int64_t stride,
-                            const wide_t<S>* weight, S* out, int64_t out_stride, int64_t n) {
+TG_INLINE void gradient_of(const LogitsGradient<wide_t<S>>& gradient, const wide_t<S>* x,
+                           const wide_t<S>* weight, wide_t<S>* out, int64_t n) {
   using A = wide_t<S>;
-  A buffer[kBlock], result[kBlock];
-  for (int64_t at = 0; at < n; at += kBlock) {
-    const int64_t size = std::min(kBlock, n - at);
-    const A* block = read(logits + at * stride, stride, size, buffer);
-    const A* w = weight ? weight + at : nullptr;
-    if (kSmooth && w != nullptr) {
-      for (int64_t i = 0; i < size; ++i)
-        result[i] = gradient.template operator()<kSmooth>(block[i], w[i]);
-    } else {
-      for (int64_t i = 0; i < size; ++i)
-        result[i] = gradient.template operator()<kSmooth>(block[i], A(1));
-    }
-    S* to = out + at * out_stride;
-    if (out_stride == 1) {
-      for (int64_t i = 0; i < size; ++i) narrow(result[i], to[i]);
-    } else {
-      for (int64_t i = 0; i < size; ++i) narrow(result[i], to[i * out_stride]);
-    }
+  if (kSmooth && weight != nullptr) {
+    for (int64_t i = 0; i < n; ++i) out[i] = gradient.template operator()<kSmooth>(x[i], weight[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = gradient.template operator()<kSmooth>(x[i], A(1));
   }
+}
+
+template <class S>
+TG_INLINE LogitsGradient<wide_t<S>> gradient_of_row(const Gradients& job, int64_t row) {
+  const LossProblem& problem = job.problem;
+  const int64_t target = problem.target(row);
+  const bool kept = target != problem.ignored;
+  const double grad = double(static_cast<const wide_t<S>*>(job.grad)[row * job.grad_stride]);
+  const double w = kept ? double(problem.weight_of<wide_t<S>>(target)) : 0.0;
+  return {job.lse[row * job.lse_stride], grad * job.scale, w, job.weights, problem.smoothing};
 }
 
 template <class S>
 TG_INLINE void backward(const Gradients& job, int64_t begin, int64_t end) {
   using A = wide_t<S>;
   const LossProblem& problem = job.problem;
-  for (int64_t row = begin; row < end; ++row) {
-    const S* logits = static_cast<const S*>(problem.logits) + row * problem.row_stride;
-    S* out = static_cast<S*>(job.out) + row * job.row_stride;
-    const int64_t target = problem.target(row);
-    if (target == problem.ignored) {
-      for (int64_t i = 0; i < problem.classes; ++i) out[i * job.class_stride] = S{};
-      continue;
-    }
-    const double grad = double(static_cast<const A*>(job.grad)[row * job.grad_stride]);
-    const LogitsGradient<A> gradient(job.lse[row * job.lse_stride], grad * job.scale,
-                               double(problem.weight_of<A>(target)), job.weights,
-                               problem.smoothing);
-    const A* weight = static_cast<const A*>(problem.weight);
-    const A x = widen(logits[target * problem.class_stride]);  // before it is overwritten
-    const A w = problem.weight_of<A>(target);
-    S& at_target = out[target * job.class_stride];
-    if (problem.smooth) {
-      gradient_row<S, true>(gradient, logits, problem.class_stride, weight, out, job.class_stride,
-                            problem.classes);
-      narrow(gradient.template operator()<true>(x, w) - gradient.target, at_target);
-    } else {
-      gradient_row<S, false>(gradient, logits, problem.class_stride, weight, out,
-                             job.class_stride, problem.classes);
-      narrow(gradient.template operator()<false>(x, w) - gradient.target, at_target);
+  const int64_t together = rows_together(problem);
+  const A* weight = static_cast<const A*>(problem.weight);
+  Tile<S> tile;
+  std::vector<LogitsGradient<A>> gradients;
+  gradients.reserve(kRows);
+  for (int64_t first = begin; first < end; first += together) {
+    const int64_t rows = std::min(together, end - first);
+    gradients.clear();
+    for (int64_t r = 0; r < rows; ++r) gradients.push_back(gradient_of_row<S>(job, first + r));
+    for (int64_t at = 0; at < problem.classes; at += kBlock) {
+      const int64_t n = std::min(kBlock, problem.classes - at);
+      const A* w = weight ? weight + at : nullptr;
+      tile.fill(problem, first, rows, at, n);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t target = problem.target(first + r);
+        if (target == problem.ignored) {
+          std::fill_n(tile.memory[r], n, A(0));
+        } else if (problem.smooth) {
+          gradient_of<S, true>(gradients[r], tile.row[r], w, tile.memory[r], n);
+        } else {
+          gradient_of<S, false>(gradients[r], tile.row[r], w, tile.memory[r], n);
+        }
+        if (target != problem.ignored && at <= target && target < at + n)
+          tile.memory[r][target - at] -= gradients[r].target;
+      }
+      S* out = static_cast<S*>(job.out) + first * job.row_stride + at * job.class_stride;
+      if (rows == 1 && job.class_stride == 1) {
+        for (int64_t i = 0; i < n; ++i) narrow(tile.memory[0][i], out[i]);
+      } else {
+        for (int64_t i = 0; i < n; ++i, out += job.class_stride)
+          for (int64_t r = 0; r < rows; ++r) narrow(tile.memory[r][i], out[r * job.row_stride]);
+      }
     }
   }
 }
@@ -213,7 +256,7 @@ double load(const Tensor& number) {
 
 // Rows that one thread takes at least, so that its start is worth it.
 int64_t share(const LossProblem& problem) {
-  return std::max<int64_t>(1, kAtOnce / std::max<int64_t>(1, problem.classes));
+  return std::max(rows_together(problem), kAtOnce / std::max<int64_t>(1, problem.classes));
 }
 
 std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,

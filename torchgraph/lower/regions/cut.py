@@ -135,11 +135,16 @@ class _Cut:
             return True
         if self._eager_draws and _name(node) in _BLANK:
             return True
-        if _never_inside(node):
+        if _never_inside(node) or self._adds_rows_outside(node):
             return True
         return bool(numbers.moving(node)) and not numbers.takes_tensors(
             node.target, node.meta["val"]
         )
+
+    def _adds_rows_outside(self, node: fx.Node) -> bool:
+        """True for rows added into what comes from outside: compiled code would add to a copy."""
+        adds = node.target is aten.index_put.default and node.args[3:] == (True,)
+        return adds and node.args[0] in self._outside and len(operand(node).users) == 1
 
     def _levels(self) -> dict[fx.Node, int]:
         found: dict[fx.Node, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -9,6 +10,7 @@ import torch
 from torch import fx
 
 from ....ir.aliasing import alias_sources
+from ....ir.nodes import operand
 from ....ir.program import Phase, Program, provenance
 from ....ir.rewriter import Rewriter
 from ...base import Pass
@@ -81,7 +83,12 @@ def _reason_against(node: fx.Node, rows: fx.Node, other: fx.Node) -> str:
         return "a shape is symbolic"
     if looked_up >= table.shape[0]:
         return "as many rows are looked up as there are: the table is small"
-    return "the other addend lies in memory of something else" if alias_sources(other) else ""
+    return "the other addend lies in memory of something else" if _is_view(other) else ""
+
+
+def _is_view(node: fx.Node) -> bool:
+    one_of_several = node.target is operator.getitem
+    return bool(alias_sources(operand(node) if one_of_several else node))
 
 
 def _scatter(node: fx.Node, rows: fx.Node, other: fx.Node, edit: Rewriter) -> None:

@@ -151,15 +151,24 @@ def _products(
     """The rows of each chunk and their product, each in the same memory as the one before."""
     rows, classes = hidden.shape[0], weight.shape[0]
     size = rows_at_once(rows, classes, hidden.itemsize, hidden.device.type)
-    memory = hidden.new_empty(min(size, rows), classes)
+    memory = hidden.new_empty(min(size, rows) * classes)
     for begin in range(0, rows, size):
         at = slice(begin, min(begin + size, rows))
-        logits = memory[: at.stop - begin]
-        if bias is None:
-            torch.mm(hidden[at], weight.t(), out=logits)
+        some = memory[: (at.stop - begin) * classes]
+        if hidden.device.type == "cpu":
+            # A product with rows as long as all classes misses the cache of addresses at each.
+            yield at, _product(weight, hidden[at].t(), bias, some.view(classes, -1), bias_at=1).t()
         else:
-            torch.addmm(bias, hidden[at], weight.t(), out=logits)
-        yield at, logits
+            yield at, _product(hidden[at], weight.t(), bias, some.view(-1, classes), bias_at=0)
+
+
+def _product(
+    left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor, *, bias_at: int
+) -> Tensor:
+    """``left @ right`` and a bias of each column, or with ``bias_at=1`` of each row."""
+    if bias is None:
+        return torch.mm(left, right, out=out)
+    return torch.addmm(bias.unsqueeze(bias_at), left, right, out=out)
 
 
 def _chunk(
