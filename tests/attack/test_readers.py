@@ -2,6 +2,9 @@
 
 import ast
 import re
+import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.lower.test_job import linear_relu
 from tests.support import Nothing, build
 from tests.test_house import FILES, PACKAGE, ROOT, dotted, offenders, tree
 from torchgraph import _extension
@@ -17,7 +19,9 @@ from torchgraph.environment import chosen, environment_kept
 from torchgraph.errors import SourceLine
 from torchgraph.lower import lower
 from torchgraph.lower.inductor import in_cpp, job
+from torchgraph.lower.inductor.cache import entries
 from torchgraph.lower.inductor.cache.scratch import Scratch
+from torchgraph.lower.inductor.disk_cache import DiskCache
 from torchgraph.lower.memory.allocations import recorded
 from torchgraph.options.options import PassOptions
 from torchgraph.passes import run
@@ -132,10 +136,22 @@ def test_generated_code_is_looked_through_as_text(tmp_path):
     assert not in_cpp.is_known(tmp_path)
 
 
-def test_no_precompiled_headers():
+def test_precompiled_headers_lie_in_a_directory_of_the_user_alone(tmp_path):
     """Inductor keeps them in /tmp under a name that anybody knows, and takes what it finds."""
-    region, _, _ = linear_relu()
-    assert job.Job.of(region, eager_draws=True).options["cpp_cache_precompile_headers"] is False
+    cache = DiskCache(tmp_path / "cache")
+    folder = cache.headers(job.fingerprint())
+    assert cache.headers(job.fingerprint()) == folder
+    assert folder.parent == cache.root
+    assert stat.S_IMODE(cache.root.stat().st_mode) == stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (folder / "some.h.gch").write_bytes(b"1234")
+    (entry,) = entries.entries(cache.root)  # so it counts for the limit, and is removed
+    assert entry.path == folder
+    assert entry.size > 4
+    code = "from torch._inductor import codecache; print(codecache._HEADER_DIR)"
+    start = "from torchgraph._torch import inductor; from pathlib import Path; "
+    start += f"inductor.preload(); inductor.keep_headers_in(Path({str(folder)!r})); "
+    ran = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True)
+    assert ran.stdout.strip() == str(folder)
 
 
 def test_a_program_is_text_that_this_process_has_written(tmp_path, monkeypatch):

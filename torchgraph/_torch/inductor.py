@@ -80,6 +80,18 @@ def preload() -> None:
     importlib.import_module("torch._inductor.codegen.cpp_wrapper_cpu")
 
 
+def keep_headers_in(directory: Path) -> None:
+    """Keep precompiled headers there: Inductor's own place is shared with other users."""
+    cache: Any = importlib.import_module("torch._inductor.codecache")
+    cache._HEADER_DIR = str(directory)
+    cache._HEADER_LOCK_DIR = str(directory / "locks")
+
+
+def compile_on(threads: int) -> None:
+    """Let so many C++ compilers run at once."""
+    _inductor().config.compile_threads = threads
+
+
 def load(directory: Path, options: Mapping[str, object]) -> Compiled:
     """The function that `compile_into` compiled, in this or in another process."""
     patched = _inductor().config.patch(dict(options))

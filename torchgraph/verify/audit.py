@@ -29,12 +29,17 @@ from ..lower import Lowered, Plan, Region
 from ..lower.agreements import communicates
 from ..random_state import TorchRandomState
 from .compare import Gap, gap, is_inexact, largest, tight
+from .memory import give_back
 from .origin import line_of, op_of
 from .reference import Observed, Reference, ValueKey
 from .repeats import Unrepeated, first_unrepeated
 from .rounding import RUNS, Noise, Shaker, Suspect
 from .run import parts_of, skipped_by, walk_parts
 from .start import make_casts
+
+_LARGE = 1 << 26
+"""Bytes that a step writes, from which on freed copies are given back: it takes a look at all of
+the heap."""
 
 
 class NotConfirmed(Exception):
@@ -136,6 +141,13 @@ class Audit:
             NotConfirmed: it differs, or it failed where the `aten` program does not.
         """
         self.undone = False
+        try:
+            return self._compared(values, call)
+        finally:
+            if sum(values[place].nbytes for place in self._written) >= _LARGE:
+                give_back()
+
+    def _compared(self, values: Sequence[Any], call: int) -> tuple[object, ...]:
         try:
             start = _Start(
                 values,

@@ -1,7 +1,8 @@
-"""Memory for a spot check: bytes that its copies take, and bytes that are free."""
+"""Memory for comparisons: bytes that their copies take, bytes that are free, and giving it back."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from collections import Counter
@@ -39,6 +40,13 @@ def free(device: torch.device) -> int:
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + reserved
     return min(_available(), _left_to_the_group())
+
+
+def give_back() -> None:
+    """Return freed memory to the system: the C library keeps pages between others in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _available() -> int:

@@ -24,6 +24,8 @@ from ..lower import Crossing, Region
 from .rounding import dense
 from .run import PartRun, walk_parts
 
+_SKIP = OutputKind.SKIP
+
 Given = Mapping[str, torch.Tensor]
 """Node of a part -> the value to go on with."""
 
@@ -146,6 +148,11 @@ class Reference:
         self._parts = parts
         self._observed = observed
         self._nodes = {out: node for part in parts for out, node in part.returns()}
+        self._last: dict[fx.Node, list[OutputSpec]] = {}
+        """Nodes that are read as outputs of the step alone, and these."""
+        for out, node in parts[-1].returns():
+            if isinstance(node, fx.Node) and len(node.users) == 1 and out.kind is not _SKIP:
+                self._last.setdefault(node, []).append(out)
 
     def run(
         self,
@@ -173,11 +180,18 @@ class Reference:
             if moves is not None:
                 value = moves.moved(node, value)
             key = (run.part, run.number, node.name)
-            return self._observed_instead(key, node, value, look)
+            value = self._observed_instead(key, node, value, look)
+            if node not in self._last:
+                return value
+            met.update(self._last[node])
+            for out in wanted.intersection(self._last[node]):
+                look(out, node, value)
+            return None  # its memory is free for what follows
 
+        wanted, met = set(self._nodes if keys is None else keys), set[OutputSpec]()
         found = walk_parts(self._program, self._parts, values, after, log, instead)
         for out, value in found.items():
-            if keys is None or out in keys:
+            if out in wanted and out not in met:
                 look(out, self._nodes[out], value)
 
     def _observed_instead(
@@ -204,9 +218,7 @@ class Reference:
         """
         program, known = self._parts[0], {**self._draws, **self._observed.of(0, 0)}
         names = {key[2] for key in keys if not isinstance(key, OutputSpec)}
-        ends = [
-            node for out, node in program.returns() if out in keys or out.kind is OutputKind.SKIP
-        ]
+        ends = [node for out, node in program.returns() if out in keys or out.kind is _SKIP]
         pending = [node for node in program.nodes if node.name in names or self._runs(node)]
         pending += [node for node in ends if isinstance(node, fx.Node)]
         run, met = set(pending), dict[fx.Node, object]()

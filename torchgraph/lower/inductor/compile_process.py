@@ -18,7 +18,7 @@ from pathlib import Path
 from ..._torch import inductor as _inductor
 from .disk_cache import DiskCache
 from .failure import Failure
-from .job import Job
+from .job import Job, fingerprint
 
 _ERROR = "error"
 _STAGES = "stages"
@@ -35,6 +35,8 @@ def main(order: str) -> None:
     try:
         _inductor.change_config(wanted["config"])
         _inductor.preload()
+        _inductor.keep_headers_in(DiskCache(Path(wanted["cache"])).headers(fingerprint()))
+        _inductor.compile_on(max(1, wanted["processes"] // len(wanted["jobs"])))
     except Exception as error:  # of whatever kind, as below
         _report(error, "", path)
         sys.exit(1)

@@ -84,6 +84,18 @@ class DiskCache:
         entries.shrink(self.root, self._limit, spare=entry, recent=entries.RECENT)
         return entry
 
+    def headers(self, key: str) -> Path:
+        """The directory of the precompiled headers for that key: an entry of which compilers write.
+
+        It lies where the user alone can write, counts for the limit, and goes as other entries go.
+        """
+        entry = self.root / key
+        if not os.path.lexists(entry / entries.MANIFEST):
+            entry.mkdir(mode=0o700, exist_ok=True)
+            entries.seal(entry, key)
+        entries.touch(entry)
+        return entry
+
     @property
     def root(self) -> Path:
         """The directory, or one that ends with this process where that one cannot be used."""

@@ -15,7 +15,7 @@ _KNOWN = frozenset(
         *("empty_strided", "new_tensor_handle"),
         *("cpu_mm_out", "cpu_addmm_out", "cpu_bmm_out", "cpu_baddbmm_out"),
         *("cpu_convolution", "cpu_convolution_backward"),
-        "cpu__scaled_dot_product_flash_attention_for_cpu",
+        *("cpu_scatter_reduce_two_out", "cpu__scaled_dot_product_flash_attention_for_cpu"),
         "cpu__scaled_dot_product_flash_attention_for_cpu_backward",
     }
 )

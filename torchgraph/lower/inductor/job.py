@@ -206,9 +206,8 @@ def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, object]:
         # Whether the processor has an instruction set, torch knows. Trying to compile for each of
         # them takes 10 s in each new cache directory.
         "cpp.vec_isa_ok": True,
-        # They win a second of ten, and lie in a directory for temporary files, 150 MB each, where
-        # another user can put others in their place.
-        "cpp_cache_precompile_headers": False,
+        # They save the most of what a C++ compiler does. `compile_process` says where they lie.
+        "cpp_cache_precompile_headers": True,
         # Elements for each thread. Loops over fewer take less time than it takes to begin and end
         # them on several threads; Inductor's own number is 512.
         "cpp.min_chunk_size": 4096,
