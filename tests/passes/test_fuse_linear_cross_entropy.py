@@ -208,7 +208,7 @@ def last_program(graph: tg.Graph) -> Program:
 def assert_fused(program: Program, classes: int = VOCABULARY) -> None:
     """There is one op for it, and no value of the logits' size."""
     assert [name for name in support.targets(program) if "entropy" in name] == [OP]
-    assert not [name for name in support.targets(program) if "softmax" in name or "nll" in name]
+    assert not [name for name in support.targets(program) if "log_softmax" in name or "nll" in name]
     shapes = [value.shape for value in tensors_of(list(program.nodes))]
     of_rows = [shape for shape in shapes if shape[-1:] == (classes,) and shape.numel() > classes]
     assert of_rows == []
@@ -327,21 +327,32 @@ def test_evaluation() -> None:
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"vocab_size": VOCABULARY, "intermediate_size": 32}
+DRY = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {**SMALL, "num_key_value_heads": 1, "use_cache": False},
+    "GPT2LMHeadModel": {
+        **{"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": VOCABULARY, "use_cache": False},
+        **DRY,
+    },
+    "Gemma2ForCausalLM": {
+        **SMALL,
+        **{"num_key_value_heads": 1, "head_dim": 8, "use_cache": False},
+        **{"final_logit_softcapping": 3.0, "pad_token_id": 0},
+    },
+    "BertForMaskedLM": {
+        **SMALL,
+        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    },
+}
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("name", ["Llama", "GPT2"])
+@pytest.mark.parametrize("name", TRANSFORMERS)
 def test_losses_of_transformers(name: str) -> None:
-    """With padded labels, a cast, a tied embedding."""
+    """With padded labels, a cast, a tied embedding, a softcap, a bias."""
     transformers = pytest.importorskip("transformers")
-    options: dict[str, Any] = {
-        "Llama": {**SMALL, "num_key_value_heads": 1, "use_cache": False},
-        "GPT2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": VOCABULARY},
-    }[name]
-    if name == "GPT2":
-        options |= {"use_cache": False, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    head = {"GPT2": "LMHeadModel"}.get(name, "ForCausalLM")
-    model = getattr(transformers, name + head)(getattr(transformers, f"{name}Config")(**options))
+    config, options = name.partition("For")[0].removesuffix("LMHeadModel"), TRANSFORMERS[name]
+    model = getattr(transformers, name)(getattr(transformers, f"{config}Config")(**options))
 
     def loss(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = model(input_ids=ids, labels=ids).loss

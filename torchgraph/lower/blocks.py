@@ -26,7 +26,7 @@ from ..passes.cse import frozen
 PER_NODE = 0.06
 """Seconds of a compilation for each op that computes."""
 PER_REGION = 0.5
-"""More of them for each region but the first, whose file begins with headers that are precompiled."""
+"""More of them for each region but the first: the headers of its file are precompiled."""
 _LEAST_SECONDS = 1e-3
 """What a region has to compute, as estimated: calling one takes some 30 microseconds."""
 

@@ -100,7 +100,8 @@ def unlike(replay: Bound, start: Start, call: Call, left: Left) -> str:
     states = _pairs(replay, run, left.moved)
     sent = left.collectives.compared
     pairs = [(name, *map(_here, pair)) for name, *pair in (*sent, *results, *besides, *states)]
-    update = Update() if exact else Update.of(pairs, before)
+    parameters = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.PARAMETER]
+    update = Update() if exact else Update.of(pairs, before, parameters)
     for name, expected, got in pairs:
         allowed = (0.0, 0.0) if exact else update.allowed(name)
         if not agree(expected, got, before.get(name), exact, *allowed):

@@ -43,10 +43,15 @@ class Update:
     """Parameters whose slots are all rounding errors: Adam makes whole steps of these."""
     reach: float = 0.0
     """The largest change of an element of any parameter."""
+    moved: Mapping[str, float] = field(default_factory=dict)
+    """Parameter -> the norm of the largest move of any, of which a move may be the rounding."""
 
     @classmethod
     def of(
-        cls, pairs: Sequence[tuple[str, Any, Any]], before: Mapping[str, torch.Tensor]
+        cls,
+        pairs: Sequence[tuple[str, Any, Any]],
+        before: Mapping[str, torch.Tensor],
+        parameters: Sequence[str],
     ) -> Update:
         """The amplification of an update, from the values after and before it."""
         kinds: dict[str, list[_Slot]] = {}
@@ -65,13 +70,18 @@ class Update:
                 if like:  # no counter
                     rounds = size <= _ROUNDING * torch.finfo(slot.value.dtype).eps * most
                     (quiet if rounds else loud).add(slot.parameter)
-        moved = (_moved(now[name], before[name]) for name in loud & before.keys())
-        reach = max((float(one.abs().max()) for one in moved if one.numel()), default=0.0)
-        return cls(sizes, frozenset(quiet - loud), reach)
+        known = [name for name in parameters if name in now and name in before]
+        known = [name for name in known if now[name].is_floating_point()]
+        moves = {name: _moved(now[name], before[name]) for name in {*known, *loud & before.keys()}}
+        largest = (moves[name].abs().max() for name in loud & moves.keys() if moves[name].numel())
+        reach = max(map(float, largest), default=0.0)
+        farthest = max((float(moves[name].norm()) for name in known), default=0.0)
+        return cls(sizes, frozenset(quiet - loud), reach, dict.fromkeys(known, farthest))
 
     def allowed(self, name: str) -> tuple[float, float]:
         """(the size whose rounding may be in a value, how far one that is rounding may be off)."""
-        return self.sizes.get(last_of(name), 0.0), self.reach if name in self.noise else 0.0
+        size = self.moved.get(name, self.sizes.get(last_of(name), 0.0))
+        return size, self.reach if name in self.noise else 0.0
 
 
 def _moved(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
