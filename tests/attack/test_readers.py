@@ -139,19 +139,22 @@ def test_generated_code_is_looked_through_as_text(tmp_path):
 def test_precompiled_headers_lie_in_a_directory_of_the_user_alone(tmp_path):
     """Inductor keeps them in /tmp under a name that anybody knows, and takes what it finds."""
     cache = DiskCache(tmp_path / "cache")
-    folder = cache.headers(job.fingerprint())
-    assert cache.headers(job.fingerprint()) == folder
+    assert cache.headers(job.fingerprint(), make=False) is None
+    folder = cache.headers(job.fingerprint(), make=True)
+    assert cache.headers(job.fingerprint(), make=False) == folder
     assert folder.parent == cache.root
     assert stat.S_IMODE(cache.root.stat().st_mode) == stat.S_IMODE(folder.stat().st_mode) == 0o700
     (folder / "some.h.gch").write_bytes(b"1234")
     (entry,) = entries.entries(cache.root)  # so it counts for the limit, and is removed
     assert entry.path == folder
     assert entry.size > 4
-    code = "from torch._inductor import codecache; print(codecache._HEADER_DIR)"
+    code = "from torch._inductor import codecache; "
+    code += "print(codecache._HEADER_DIR, inductor.precompiles_headers())"
     start = "from torchgraph._torch import inductor; from pathlib import Path; "
     start += f"inductor.preload(); inductor.keep_headers_in(Path({str(folder)!r})); "
-    ran = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True)
-    assert ran.stdout.strip() == str(folder)
+    end = "; inductor.keep_headers_in(None); print(inductor.precompiles_headers())"
+    ran = subprocess.run([sys.executable, "-c", start + code + end], capture_output=True, text=True)
+    assert ran.stdout.split() == [str(folder), "True", "False"]
 
 
 def test_a_program_is_text_that_this_process_has_written(tmp_path, monkeypatch):

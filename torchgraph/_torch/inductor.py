@@ -22,6 +22,8 @@ from ..environment import environment_kept
 
 _CONFIG = "torch._inductor.config"
 Compiled = Callable[..., Sequence[torch.Tensor]]
+_headers: Path | None = None
+"""Where this process keeps precompiled headers."""
 
 
 class NotAccepted(Exception):
@@ -80,11 +82,23 @@ def preload() -> None:
     importlib.import_module("torch._inductor.codegen.cpp_wrapper_cpu")
 
 
-def keep_headers_in(directory: Path) -> None:
-    """Keep precompiled headers there: Inductor's own place is shared with other users."""
+def keep_headers_in(directory: Path | None) -> None:
+    """Precompile headers, and keep them there: Inductor's own place is shared with other users.
+
+    None: do without, as before the first call.
+    """
+    global _headers
+    _headers = directory
+    if directory is None:
+        return
     cache: Any = importlib.import_module("torch._inductor.codecache")
     cache._HEADER_DIR = str(directory)
     cache._HEADER_LOCK_DIR = str(directory / "locks")
+
+
+def precompiles_headers() -> bool:
+    """True where a directory for them was named."""
+    return _headers is not None
 
 
 def compile_on(threads: int) -> None:

@@ -37,10 +37,6 @@ from .rounding import RUNS, Noise, Shaker, Suspect
 from .run import parts_of, skipped_by, walk_parts
 from .start import make_casts
 
-_LARGE = 1 << 26
-"""Bytes that a step writes, from which on freed copies are given back: it takes a look at all of
-the heap."""
-
 
 class NotConfirmed(Exception):
     """The compiled step is not the program's. Everything is as it was before the call."""
@@ -144,8 +140,7 @@ class Audit:
         try:
             return self._compared(values, call)
         finally:
-            if sum(values[place].nbytes for place in self._written) >= _LARGE:
-                give_back()
+            give_back(sum(values[place].nbytes for place in self._written))
 
     def _compared(self, values: Sequence[Any], call: int) -> tuple[object, ...]:
         try:

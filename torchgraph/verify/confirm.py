@@ -24,6 +24,7 @@ from ..record.compare.places import differs_in_places
 from ..structure import Contents, Returned, tensors_in
 from .audit import NotConfirmed
 from .bound import Bound
+from .memory import copied_bytes, give_back
 from .repeats import Unrepeated
 from .start import OnCopies, Start as Start
 from .tolerance import Update, agree, gap_in_words
@@ -78,6 +79,13 @@ def unlike(replay: Bound, start: Start, call: Call, left: Left) -> str:
 
     ``left``: the results of the same call in eager, which also left the live states.
     """
+    try:
+        return _unlike(replay, start, call, left)
+    finally:
+        give_back(copied_bytes(replay.captured.program)[torch.device("cpu")])
+
+
+def _unlike(replay: Bound, start: Start, call: Call, left: Left) -> str:
     gpus = start.random.gpus  # whose kernels may add in any order
     exact = not gpus and all(record.exact for record in replay.program.history)
     held = {} if exact else {leaf.fqn: start.copy_of(leaf) for leaf in replay.leaves}

@@ -15,6 +15,7 @@ from ..ir.program import Program, Role
 
 _COPIES = 3
 """To start from, to run on, and to compare compiled code by."""
+_LARGE = 1 << 26
 _INFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -42,8 +43,13 @@ def free(device: torch.device) -> int:
     return min(_available(), _left_to_the_group())
 
 
-def give_back() -> None:
-    """Return freed memory to the system: the C library keeps pages between others in use."""
+def give_back(copied: int) -> None:
+    """Return memory to the system after copies of so many bytes: the C library keeps freed pages.
+
+    After few nothing is done: it takes a look at all of the heap.
+    """
+    if copied < _LARGE:
+        return
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -31,6 +31,7 @@ from . import in_cpp
 from .reading import read
 
 _FORMAT = 11
+_HEADERS = "cpp_cache_precompile_headers"
 _IN_CPP = "cpp_wrapper"
 _MOST_IN_CPP = 450
 """Ops that compute: kernels for more of them are called from Python. The C++ compiler's time for
@@ -102,7 +103,8 @@ class Job:
     def compile_into(self, directory: Path) -> None:
         """Compile; everything that `load` needs is in ``directory`` then."""
         torch.set_num_threads(self.threads)
-        used = {**self.options, _IN_CPP: self.options[_IN_CPP] and self._in_cpp(directory)}
+        options = {**self.options, _HEADERS: _inductor.precompiles_headers()}
+        used = {**options, _IN_CPP: options[_IN_CPP] and self._in_cpp(directory, options)}
         if not used[_IN_CPP]:
             shutil.rmtree(directory / _CPP, ignore_errors=True)
             self._compile_into(directory / _PYTHON, used)
@@ -118,10 +120,10 @@ class Job:
         used = json.loads((directory / _USED).read_text(encoding="utf-8"))
         return _inductor.load(directory / (_CPP if used[_IN_CPP] else _PYTHON), used)
 
-    def _in_cpp(self, directory: Path) -> bool:
+    def _in_cpp(self, directory: Path, options: dict[str, object]) -> bool:
         """Compile the C++ form; False when it has none, or one that is not to be trusted."""
         try:
-            self._compile_into(directory / _CPP, self.options)
+            self._compile_into(directory / _CPP, options)
         except Exception:  # of whatever kind: Python calls everything
             return False
         return in_cpp.is_known(directory / _CPP)
@@ -206,8 +208,6 @@ def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, object]:
         # Whether the processor has an instruction set, torch knows. Trying to compile for each of
         # them takes 10 s in each new cache directory.
         "cpp.vec_isa_ok": True,
-        # They save the most of what a C++ compiler does. `compile_process` says where they lie.
-        "cpp_cache_precompile_headers": True,
         # Elements for each thread. Loops over fewer take less time than it takes to begin and end
         # them on several threads; Inductor's own number is 512.
         "cpp.min_chunk_size": 4096,
