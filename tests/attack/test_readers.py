@@ -2,7 +2,6 @@
 
 import ast
 import re
-import stat
 import subprocess
 import sys
 import tempfile
@@ -18,10 +17,8 @@ from torchgraph import _extension
 from torchgraph.environment import chosen, environment_kept
 from torchgraph.errors import SourceLine
 from torchgraph.lower import lower
-from torchgraph.lower.inductor import in_cpp, job
-from torchgraph.lower.inductor.cache import entries
+from torchgraph.lower.inductor import compile_process, in_cpp, job
 from torchgraph.lower.inductor.cache.scratch import Scratch
-from torchgraph.lower.inductor.disk_cache import DiskCache
 from torchgraph.lower.memory.allocations import recorded
 from torchgraph.options.options import PassOptions
 from torchgraph.passes import run
@@ -136,25 +133,57 @@ def test_generated_code_is_looked_through_as_text(tmp_path):
     assert not in_cpp.is_known(tmp_path)
 
 
-def test_precompiled_headers_lie_in_a_directory_of_the_user_alone(tmp_path):
+def test_headers_are_precompiled_beside_the_order_alone(tmp_path, monkeypatch):
     """Inductor keeps them in /tmp under a name that anybody knows, and takes what it finds."""
-    cache = DiskCache(tmp_path / "cache")
-    assert cache.headers(job.fingerprint(), make=False) is None
-    folder = cache.headers(job.fingerprint(), make=True)
-    assert cache.headers(job.fingerprint(), make=False) == folder
-    assert folder.parent == cache.root
-    assert stat.S_IMODE(cache.root.stat().st_mode) == stat.S_IMODE(folder.stat().st_mode) == 0o700
-    (folder / "some.h.gch").write_bytes(b"1234")
-    (entry,) = entries.entries(cache.root)  # so it counts for the limit, and is removed
-    assert entry.path == folder
-    assert entry.size > 4
-    code = "from torch._inductor import codecache; "
-    code += "print(codecache._HEADER_DIR, inductor.precompiles_headers())"
-    start = "from torchgraph._torch import inductor; from pathlib import Path; "
-    start += f"inductor.preload(); inductor.keep_headers_in(Path({str(folder)!r})); "
-    end = "; inductor.keep_headers_in(None); print(inductor.precompiles_headers())"
-    ran = subprocess.run([sys.executable, "-c", start + code + end], capture_output=True, text=True)
-    assert ran.stdout.split() == [str(folder), "True", "False"]
+    order = tmp_path / "order"
+    assert compile_process._headers(["short"], order) is None
+    folder = compile_process._headers(["one", "two", "three"], order)
+    assert folder == tmp_path / "headers"
+    code = (
+        "from pathlib import Path; from torch._inductor import codecache; "
+        "from torchgraph._torch import inductor; print(inductor.precompiles_headers()); "
+        f"inductor.keep_headers_in(Path({str(folder)!r})); "
+        "print(codecache._HEADER_DIR, inductor.precompiles_headers())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", str(folder), "True"]
+    monkeypatch.setenv("PATH", str(tmp_path))  # Inductor asks a program for their hash
+    assert compile_process._headers(["one", "two", "three"], tmp_path / "order") is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(job.cpp_compiler() is None, reason="Inductor needs a C++ compiler")
+@pytest.mark.parametrize("in_cpp_too", [False, True])
+def test_nothing_is_precompiled_where_code_is_loaded(in_cpp_too, tmp_path, monkeypatch):
+    """Of an entry that is more than an extension, and was compiled with precompiled headers."""
+    compiling = (
+        "import sys; from pathlib import Path; from torchgraph._torch import inductor; "
+        "from torchgraph.lower.inductor import in_cpp, job; from tests.lower.test_job import *; "
+        "inductor.preload(); inductor.keep_headers_in(Path(sys.argv[2])); "
+        f"job.in_cpp.is_known = lambda directory: {in_cpp_too}; job._strip = lambda directory: 0; "
+        "region, _, _ = linear_relu(); made = job.Job.of(region, eager_draws=True); "
+        "Path(sys.argv[1]).mkdir(); made.compile_into(Path(sys.argv[1])); print(made.json())"
+    )
+    entry, headers, temporary = tmp_path / "entry", tmp_path / "headers", tmp_path / "tmp"
+    headers.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    text = _python(compiling, entry, headers)
+    assert list(headers.glob("*.gch"))
+    loading = (
+        "import sys; from pathlib import Path; from torchgraph.lower.inductor import job; "
+        "job.Job.from_json(sys.argv[2]).load(Path(sys.argv[1]))"
+    )
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    _python(loading, entry, text.splitlines()[-1])
+    assert not list(temporary.rglob("*.gch"))
+
+
+def _python(code: str, *arguments: object) -> str:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
 
 
 def test_a_program_is_text_that_this_process_has_written(tmp_path, monkeypatch):

@@ -113,7 +113,7 @@ def test_code_that_is_not_known_is_not_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(in_cpp, "_KNOWN", frozenset())
     region, inputs, expected = linear_relu()
     one = Job.of(region, eager_draws=True)
-    assert not one._in_cpp(tmp_path)
+    assert not one._in_cpp(tmp_path, one.options)
     assert list(tmp_path.rglob("*.main.so")) == []
     one.compile_into(tmp_path)
     torch.testing.assert_close(one.load(tmp_path)(*inputs)[0], expected, rtol=1e-6, atol=1e-6)

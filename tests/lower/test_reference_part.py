@@ -15,7 +15,7 @@ always = test_blocks.always
 
 def values_of(reference, given, keys):
     found = {}
-    reference.run(given, lambda key, _, value: found.update({key: value}), None, keys)
+    reference.run(given, lambda key, _, value: found.update({key: value}), keys=keys)
     return found
 
 

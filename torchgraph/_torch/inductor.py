@@ -114,12 +114,25 @@ def load(directory: Path, options: Mapping[str, object]) -> Compiled:
         environment_kept(),
         _cached_in(directory),
         _libraries_quoted(),
+        _nothing_precompiled(),
         patched,
     ):
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's, about torch
         found = _inductor().CompiledArtifact.load(path=str(directory), format="unpacked")
     function: Compiled = getattr(found, "_compiled_fn", found)
     return function
+
+
+@contextmanager
+def _nothing_precompiled() -> Iterator[None]:
+    """Precompile no headers: Inductor does before it sees that all is compiled, and in /tmp."""
+    cache: Any = importlib.import_module("torch._inductor.codecache")
+    original = cache._precompile_header
+    cache._precompile_header = lambda *args, **kwargs: ""
+    try:
+        yield
+    finally:
+        cache._precompile_header = original
 
 
 def compile_ahead(

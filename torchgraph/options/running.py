@@ -92,13 +92,14 @@ class RunningVerbs(Verbs):
 
         ``"doubling"``, the default: the 2nd, 4th, 8th, ... 512th, 1,000th, and then every 1,000th
         of the Graph; of long steps (50 ms or more, as predicted from their ops) the 32nd, 128th,
-        512th, 1,000th, .... An int n: every n-th. ``"off"``: none, for those who measure. Such a
-        call is eager's: your Python runs, prints and hooks included. The program that was looked
-        at least runs besides, on copies of what the call started from; compiled code is compared
-        with the `aten` program, and that with eager. Where one differs, a `ConfirmWarning` names
-        the value, the node and your line, and how many calls may be wrong; calls like it go on in
-        eager, or with the `aten` program where only compiled code was wrong. `report()` counts the
-        looks.
+        512th, 1,000th and so on. An int n: every n-th. ``"off"``: none, for those who measure.
+
+        Such a call is eager's: your Python runs, prints and hooks included. The program that was
+        looked at least runs besides, on copies of what the call started from; compiled code is
+        compared with the `aten` program, and that with eager. Where one differs, a `ConfirmWarning`
+        names the value, the node and your line, and how many calls may be wrong; calls like it go
+        on in eager, or with the `aten` program where only compiled code was wrong. `report()`
+        counts the looks.
         It takes effect at the next call, and makes no program anew.
 
         Raises:

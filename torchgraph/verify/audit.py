@@ -140,7 +140,7 @@ class Audit:
         try:
             return self._compared(values, call)
         finally:
-            give_back(sum(values[place].nbytes for place in self._written))
+            give_back(sum(values[i].nbytes for i in self._written if values[i].is_cpu))
 
     def _compared(self, values: Sequence[Any], call: int) -> tuple[object, ...]:
         try:
@@ -276,7 +276,7 @@ class Audit:
     def _bound(self, key: ValueKey, expected: object) -> Gap:
         """The difference that noise explained in an earlier comparison: it is not made again."""
         known = self._bounds.get(key)
-        if known is None or not isinstance(expected, torch.Tensor):
+        if not known or not isinstance(expected, torch.Tensor):
             return Gap()
         return Gap(known * largest(expected))
 

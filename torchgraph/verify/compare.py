@@ -31,7 +31,7 @@ class Gap:
     size: float = 0.0
     """The largest difference; for masks and integers the number of those that differ."""
     broken: int = 0
-    """The number of elements that are finite on one side only, or infinite of either sign."""
+    """The number of elements that are finite on one side only, or infinite with opposite signs."""
 
     def within(self, other: Gap) -> bool:
         """True when nothing of it is larger."""

@@ -16,6 +16,7 @@ from ..ir.program import Program, Role
 _COPIES = 3
 """To start from, to run on, and to compare compiled code by."""
 _LARGE = 1 << 26
+"""Bytes of copies after which freed pages are given back."""
 _INFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
+from .._torch import OpOverload, schema_of
 from ..collection import afresh
 from ..distributed.collective_log import CollectiveLog
 from ..ir import effects
@@ -134,6 +135,20 @@ class Moves(Protocol):
         """Take note of the value of a node that is not moved."""
 
 
+class _Unmoved:
+    """Leaves all values as they are."""
+
+    def moved(self, node: fx.Node, value: object) -> object:
+        """The value."""
+        return value
+
+    def passed(self, node: fx.Node, value: object) -> None:
+        """Nothing."""
+
+
+_UNMOVED = _Unmoved()
+
+
 class Reference:
     """Runs the `aten` program. It writes nothing."""
 
@@ -141,7 +156,7 @@ class Reference:
         self, program: Program, parts: Sequence[Program], observed: Observed, *, redraws: bool
     ) -> None:
         """``redraws``: each run draws its own random numbers, and does not repeat the first."""
-        self._repeats = not redraws
+        self._repeats = not redraws and all(map(_is_repeatable, parts[0].nodes))
         self._draws: dict[str, object] = {}
         """Node -> what it drew in the first run."""
         self._program = program
@@ -158,7 +173,7 @@ class Reference:
         self,
         values: Sequence[object],
         look: Look,
-        moves: Moves | None = None,
+        moves: Moves = _UNMOVED,
         keys: Collection[ValueKey] | None = None,
     ) -> None:
         """Run the step: ``look`` is called for what was observed, then for each output.
@@ -171,15 +186,15 @@ class Reference:
         instead = {} if keys is None or len(self._parts) > 1 else self._instead(keys)
 
         def after(run: PartRun, node: fx.Node, value: object) -> object:
-            if node in instead:
-                if moves is not None:
-                    moves.passed(node, value)
-                return value
-            if keys is None and self._repeats and effects.of(node).random:
-                self._draws[node.name] = value
-            if moves is not None:
-                value = moves.moved(node, value)
             key = (run.part, run.number, node.name)
+            if node in instead:
+                if key in wanted:
+                    look(key, node, value)
+                moves.passed(node, value)
+                return value
+            if keys is None:
+                self._note_draw(node, value)
+            value = moves.moved(node, value)
             value = self._observed_instead(key, node, value, look)
             if node not in self._last:
                 return value
@@ -188,11 +203,16 @@ class Reference:
                 look(out, node, value)
             return None  # its memory is free for what follows
 
-        wanted, met = set(self._nodes if keys is None else keys), set[OutputSpec]()
+        wanted: set[ValueKey] = set(self._nodes if keys is None else keys)
+        met: set[ValueKey] = set()
         found = walk_parts(self._program, self._parts, values, after, log, instead)
         for out, value in found.items():
             if out in wanted and out not in met:
                 look(out, self._nodes[out], value)
+
+    def _note_draw(self, node: fx.Node, value: object) -> None:
+        if self._repeats and effects.of(node).random:
+            self._draws[node.name] = value
 
     def _observed_instead(
         self, key: tuple[int, int, str], node: fx.Node, value: object, look: Look
@@ -221,7 +241,9 @@ class Reference:
         ends = [node for out, node in program.returns() if out in keys or out.kind is _SKIP]
         pending = [node for node in program.nodes if node.name in names or self._runs(node)]
         pending += [node for node in ends if isinstance(node, fx.Node)]
-        run, met = set(pending), dict[fx.Node, object]()
+        met = {node: self._draws[node.name] for node in pending if node.name in self._draws}
+        pending = [node for node in pending if node not in met]
+        run = set(pending)
         while pending:
             for source in pending.pop().all_input_nodes:
                 if source.name in known:
@@ -234,4 +256,23 @@ class Reference:
 
     def _runs(self, node: fx.Node) -> bool:
         found = effects.of(node)
-        return found.communicates or (found.random and node.name not in self._draws)
+        return found.communicates or found.opaque or (found.random and not self._repeats)
+
+
+_OF_SHAPES = frozenset(
+    {
+        *("aten::bernoulli.p", "aten::rand_like", "aten::randn_like"),
+        *("torchgraph::bernoulli", "torchgraph::normal"),
+    }
+)
+"""Draws that read nothing but the shape of their argument."""
+
+
+def _is_repeatable(node: fx.Node) -> bool:
+    """False for what may draw and cannot be replaced by what it drew: its arguments count, too."""
+    found = effects.of(node)
+    if not found.random:
+        return not found.opaque
+    schema = schema_of(node.target) if isinstance(node.target, OpOverload) else None
+    names = set() if schema is None else {schema.name, f"{schema.name}.{schema.overload_name}"}
+    return not node.all_input_nodes or not names.isdisjoint(_OF_SHAPES)

@@ -55,8 +55,8 @@ _EXPONENTIAL = 4
 
 
 _FEW, _MANY = 2**14, 1_048_573
-"""A CPU draws on one core, slower than a product of matrices computes: a value with more elements
-than the first takes numbers that were drawn, a prime number of them, from a place that is drawn."""
+"""A CPU draws on one core, slower than a product of matrices computes. So a value of more elements
+than `_FEW` takes its numbers from a table of `_MANY`, a prime number, at a place that is drawn."""
 
 
 class Shaker:

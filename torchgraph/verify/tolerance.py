@@ -44,7 +44,8 @@ class Update:
     reach: float = 0.0
     """The largest change of an element of any parameter."""
     moved: Mapping[str, float] = field(default_factory=dict)
-    """Parameter -> the norm of the largest move of any, of which a move may be the rounding."""
+    """For parameters that hardly move, the size of which that may be the rounding: from a gradient
+    of zero an optimizer without slots makes a step of rounding errors of the other gradients."""
 
     @classmethod
     def of(
@@ -72,16 +73,30 @@ class Update:
                     (quiet if rounds else loud).add(slot.parameter)
         known = [name for name in parameters if name in now and name in before]
         known = [name for name in known if now[name].is_floating_point()]
-        moves = {name: _moved(now[name], before[name]) for name in {*known, *loud & before.keys()}}
-        largest = (moves[name].abs().max() for name in loud & moves.keys() if moves[name].numel())
-        reach = max(map(float, largest), default=0.0)
-        farthest = max((float(moves[name].norm()) for name in known), default=0.0)
-        return cls(sizes, frozenset(quiet - loud), reach, dict.fromkeys(known, farthest))
+        norms, reach = dict[str, float](), 0.0
+        for name in {*known, *loud & before.keys()}:
+            move = _moved(now[name], before[name])
+            norms[name] = float(move.norm())
+            if name in loud and move.numel():
+                reach = max(reach, float(move.abs().max()))
+        farthest = max((norms[name] for name in known), default=0.0)
+        moved = {name: _rounded(now[name].dtype, norms[name], farthest) for name in known}
+        return cls(sizes, frozenset(quiet - loud), reach, moved)
 
     def allowed(self, name: str) -> tuple[float, float]:
         """(the size whose rounding may be in a value, how far one that is rounding may be off)."""
-        size = self.moved.get(name, self.sizes.get(last_of(name), 0.0))
+        size = max(self.moved.get(name, 0.0), self.sizes.get(last_of(name), 0.0))
         return size, self.reach if name in self.noise else 0.0
+
+
+def _rounded(dtype: torch.dtype, own: float, farthest: float) -> float:
+    """The size of which a move may be the rounding: of the farthest if it is so short, else none.
+
+    In float32's rounding at most: what is narrower rounds values, and hardly gradients.
+    """
+    eps = torch.finfo(dtype).eps
+    finest = min(eps, torch.finfo(torch.float32).eps)
+    return farthest * finest / eps if own <= _ROUNDING * finest * farthest else 0.0
 
 
 def _moved(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

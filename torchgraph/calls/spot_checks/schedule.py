@@ -12,7 +12,7 @@ MOST = 1_000
 """Calls from one spot check to the next, at most."""
 LONG = 0.05
 """Seconds of a step, as `lower.cost` predicts them, from which on checks are fewer at first: one
-takes four steps more. What a clock says must not count: a checked call of compiled code has
+takes as long as four steps. What a clock says must not count: a checked call of compiled code has
 eager's rounding, and two runs of a script have to give the same numbers."""
 _OF_LONG = frozenset({32, 128, 512})
 _NEVER = sys.maxsize
@@ -84,9 +84,9 @@ class SpotChecks:
         self._ran = WeakKeyDictionary({one: one.runs for one in programs})
         self.follow(self._schedule, hits)
 
-    def leaves_out(self, hits: int, *, is_long: bool) -> bool:
-        """True where the call that begins is not checked since a step is long."""
-        number = hits + 1
+    def leaves_out(self, *, is_long: bool) -> bool:
+        """True where a check that is due is not made since a step is long."""
+        number = self.from_hits + 1  # it may be due for some calls, until its program is called
         return self._schedule == "doubling" and is_long and number < MOST and number not in _OF_LONG
 
     def put_off(self, hits: int) -> None:

@@ -94,7 +94,7 @@ class SpotChecker:
             return None
         if not self.schedule.wants(replay, self._cache, hits):
             return None
-        if self.schedule.leaves_out(hits, is_long=self._is_long(replay)):
+        if self.schedule.leaves_out(is_long=self._is_long(replay)):
             self.schedule.put_off(hits)
             return None
         return self._start(replay, call)

@@ -14,12 +14,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ..._torch import inductor as _inductor
 from .disk_cache import DiskCache
 from .failure import Failure
-from .job import Job, fingerprint
+from .job import Job
 
 _MANY, _LONG = 3, 50_000
 """So many functions, or characters of them, are worth to precompile headers for: that takes 5 s,
@@ -39,7 +38,7 @@ def main(order: str) -> None:
     try:
         _inductor.change_config(wanted["config"])
         _inductor.preload()
-        _inductor.keep_headers_in(_headers(wanted))
+        _inductor.keep_headers_in(_headers(wanted["jobs"], path))
         _inductor.compile_on(max(1, wanted["processes"] // len(wanted["jobs"])))
     except Exception as error:  # of whatever kind, as below
         _report(error, "", path)
@@ -55,10 +54,17 @@ def main(order: str) -> None:
     sys.exit(int(fails))
 
 
-def _headers(wanted: Mapping[str, Any]) -> Path | None:
-    """Where precompiled headers lie; None where they are not there and would not pay."""
-    many = len(wanted["jobs"]) >= _MANY or sum(map(len, wanted["jobs"])) >= _LONG
-    return DiskCache(Path(wanted["cache"])).headers(fingerprint(), make=many)
+def _headers(jobs: Sequence[str], path: Path) -> Path | None:
+    """Where headers are precompiled, beside the order; None where that would not pay.
+
+    There nobody else writes, and nothing of them is left when the process is killed.
+    """
+    pays = len(jobs) >= _MANY or sum(map(len, jobs)) >= _LONG
+    if not pays or shutil.which("openssl") is None:  # by which Inductor compares their texts
+        return None
+    folder = path.with_name("headers")
+    folder.mkdir()
+    return folder
 
 
 def _forked(wanted: Mapping[str, object], jobs: Sequence[str], path: Path) -> int:

@@ -84,21 +84,6 @@ class DiskCache:
         entries.shrink(self.root, self._limit, spare=entry, recent=entries.RECENT)
         return entry
 
-    def headers(self, key: str, *, make: bool) -> Path | None:
-        """The directory of the precompiled headers for that key: an entry that compilers write to.
-
-        It lies where the user alone can write, counts for the limit, and goes as other entries go.
-        None where there is none and it is not to be made.
-        """
-        entry = self.root / key
-        if not os.path.lexists(entry / entries.MANIFEST):
-            if not make:
-                return None
-            entry.mkdir(mode=0o700, exist_ok=True)
-            entries.seal(entry, key)
-        entries.touch(entry)
-        return entry
-
     @property
     def root(self) -> Path:
         """The directory, or one that ends with this process where that one cannot be used."""

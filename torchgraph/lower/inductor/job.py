@@ -30,7 +30,7 @@ from ..regions.region import Region
 from . import in_cpp
 from .reading import read
 
-_FORMAT = 11
+_FORMAT = 12
 _HEADERS = "cpp_cache_precompile_headers"
 _IN_CPP = "cpp_wrapper"
 _MOST_IN_CPP = 450

@@ -14,7 +14,10 @@ from ...ir.values import is_contiguous
 
 # Not tagged pointwise, yet each element of the result depends on the same element of self alone.
 _ELEMENTWISE = frozenset(
-    {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp", "aten::index_put"}
+    {
+        *("aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"),
+        *("aten::index_put", "aten::index_add"),
+    }
 )
 # Each element of the result depends on the same element of self, and on much of the others.
 ACCUMULATING = frozenset({"aten::addmm", "aten::baddbmm"})

@@ -143,7 +143,7 @@ class _Cut:
 
     def _adds_rows_outside(self, node: fx.Node) -> bool:
         """True for rows added into what comes from outside: compiled code would add to a copy."""
-        adds = node.target is aten.index_put.default and node.args[3:] == (True,)
+        adds = node.target is aten.index_add.default and not node.kwargs
         return adds and node.args[0] in self._outside and len(operand(node).users) == 1
 
     def _levels(self) -> dict[fx.Node, int]:

@@ -8,6 +8,7 @@ from typing import ClassVar, cast
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from ....ir.aliasing import alias_sources
 from ....ir.nodes import operand
@@ -27,7 +28,7 @@ class ScatterEmbedding(Pass):
     """Adds an embedding's rows into the other gradient of a tied table.
 
     ``add(grad, embedding_dense_backward(rows, ids, ...))`` fills a table with zeros, adds some rows
-    and reads all of it to add it to the other; ``index_put(grad, [ids], rows, accumulate=True)``
+    and reads all of it to add it to the other; ``index_add(grad, 0, ids, rows)``
     touches those rows alone. Compiled code writes into ``grad``, which nothing else reads. Not
     exact: an id that comes twice is added twice to the other gradient, not to zero first.
     """
@@ -98,7 +99,17 @@ def _scatter(node: fx.Node, rows: fx.Node, other: fx.Node, edit: Rewriter) -> No
             padded = edit.call(aten.eq.Scalar, (ids, padding), before=node, like=rows)
             each = edit.call(aten.unsqueeze.default, (padded, -1), before=node, like=rows)
             grad = edit.call(aten.masked_fill.Scalar, (grad, each, 0.0), before=node, like=rows)
-        target = aten.index_put.default
-        new = edit.call(target, (other, [ids], grad, True), before=node, like=node)
+        width = other.meta["val"].shape[-1]
+        flat = _viewed(ids, [-1], node, edit)
+        grad = _viewed(grad, [-1, width], node, edit)
+        target = aten.index_add.default  # in the order of the ids, however many threads there are
+        new = edit.call(target, (other, 0, flat, grad), before=node, like=node)
         edit.replace(node, new)
         edit.erase(rows)
+
+
+def _viewed(node: fx.Node, shape: list[int], before: fx.Node, edit: Rewriter) -> fx.Node:
+    if not node.meta["val"].is_contiguous():
+        how: dict[str, Argument] = {"memory_format": torch.contiguous_format}
+        node = edit.call(aten.clone.default, (node,), how, before=before, like=node)
+    return edit.call(aten.view.default, (node, shape), before=before, like=node)

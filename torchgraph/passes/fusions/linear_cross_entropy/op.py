@@ -154,12 +154,15 @@ def _products(
     memory = hidden.new_empty(min(size, rows) * classes)
     for begin in range(0, rows, size):
         at = slice(begin, min(begin + size, rows))
-        some = memory[: (at.stop - begin) * classes]
+        count = at.stop - begin
+        some = memory[: count * classes]
         if hidden.device.type == "cpu":
-            # A product with rows as long as all classes misses the cache of addresses at each.
-            yield at, _product(weight, hidden[at].t(), bias, some.view(classes, -1), bias_at=1).t()
+            # Transposed: where each row is as long as all classes, a product misses the TLB.
+            out = some.view(classes, count)
+            yield at, _product(weight, hidden[at].t(), bias, out, bias_at=1).t()
         else:
-            yield at, _product(hidden[at], weight.t(), bias, some.view(-1, classes), bias_at=0)
+            out = some.view(count, classes)
+            yield at, _product(hidden[at], weight.t(), bias, out, bias_at=0)
 
 
 def _product(
