@@ -28,7 +28,7 @@ from torch.optim import AdamW
 
 from . import command, record
 from .compile_time_cases import COMPILE_TIME_CASES
-from .contenders import CONTENDERS, LR, TrainGraph, stage_seconds
+from .contenders import CONTENDERS, LR, TrainGraph, is_compiled, stage_seconds
 from .timing import Spread
 from .work import Work
 
@@ -97,7 +97,7 @@ def _compile(work: Work) -> dict[str, Any]:
 def _ours(work: Work) -> dict[str, Any]:
     graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR), "inductor")
     calls: list[float] = []
-    while not _serves(graph):
+    while not is_compiled(graph):
         if len(calls) == _MOST_CALLS:
             raise SystemExit(str(graph.report()))
         calls.append(_seconds(lambda: graph(work.x, work.y)))
@@ -111,11 +111,6 @@ def _ours(work: Work) -> dict[str, Any]:
         "lowering, and the first call by compiled code": calls[-1] - waits[_WAIT],
     }
     return {"seconds": sum(calls), "stages": stages}
-
-
-def _serves(graph: TrainGraph) -> bool:
-    held = graph.report().programs.held
-    return any(one.inductor_since is not None and one.runs > one.inductor_since for one in held)
 
 
 def _seconds(step: Callable[[], object]) -> float:

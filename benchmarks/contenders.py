@@ -59,6 +59,12 @@ def stage_seconds(graph: TrainGraph) -> dict[str, float]:
     return {stage.name: stage.seconds for stage in graph.report().stages}
 
 
+def is_compiled(graph: TrainGraph) -> bool:
+    """True once a call was served by Inductor's code."""
+    held = graph.report().programs.held
+    return any(one.inductor_since is not None and one.runs > one.inductor_since for one in held)
+
+
 def capture_seconds(graph: TrainGraph) -> float:
     """What making the program took."""
     seconds = stage_seconds(graph)

@@ -1,4 +1,4 @@
-"""What of a compiled step its products alone would take: matrix products, convolutions, attention.
+"""The time of a compiled step's products alone: matrix products, convolutions, attention.
 
     python -m benchmarks.products
     python -m benchmarks.products --models bert_6x384
@@ -24,7 +24,7 @@ from torchgraph.costs.op_calls import op_calls
 
 from . import command, record
 from .cases import CASES, LARGE
-from .contenders import LR, TrainGraph
+from .contenders import LR, TrainGraph, is_compiled
 from .timing import Clock, alternate
 from .work import Case
 
@@ -56,6 +56,8 @@ def _measure(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     graph.config.set_look_again("off")
     for _ in range(_WARM):
         graph(work.x, work.y)
+    if not (args.quick or is_compiled(graph)):
+        raise SystemExit(str(graph.report()))
     replay, _, _ = graph._runner.programs.last()
     found: dict[str, dict[str, Any]] = {}
     for call in op_calls(replay.aten_program):

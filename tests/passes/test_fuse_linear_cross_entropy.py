@@ -327,12 +327,11 @@ def test_evaluation() -> None:
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"vocab_size": VOCABULARY, "intermediate_size": 32}
-DRY = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 TRANSFORMERS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {**SMALL, "num_key_value_heads": 1, "use_cache": False},
     "GPT2LMHeadModel": {
         **{"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": VOCABULARY, "use_cache": False},
-        **DRY,
+        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     },
     "Gemma2ForCausalLM": {
         **SMALL,
@@ -351,8 +350,8 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
 def test_losses_of_transformers(name: str) -> None:
     """With padded labels, a cast, a tied embedding, a softcap, a bias."""
     transformers = pytest.importorskip("transformers")
-    config, options = name.partition("For")[0].removesuffix("LMHeadModel"), TRANSFORMERS[name]
-    model = getattr(transformers, name)(getattr(transformers, f"{config}Config")(**options))
+    kind = getattr(transformers, name)
+    model = kind(kind.config_class(**TRANSFORMERS[name]))
 
     def loss(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = model(input_ids=ids, labels=ids).loss

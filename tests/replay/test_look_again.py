@@ -13,7 +13,7 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.lower.conftest import Interpretation
-from torchgraph.calls.spot_checks.schedule import following
+from torchgraph.calls.spot_checks.schedule import SpotChecks, following
 from torchgraph.errors import ConfirmWarning, InvalidOption
 from torchgraph.passes import Pass
 from torchgraph.replay import switch
@@ -97,6 +97,31 @@ def test_of_long_steps_fewer_of_the_first_calls_are_looked_at():
 
     assert looked_at(on_aten(step), [(x,)] * 36) == [34]  # the 32nd after two that are recorded
     assert looked_at(on_aten(step, 3), [(x,)] * 6) == [5]  # who says a number gets it
+
+
+class Program:
+    """What the schedule knows of a program."""
+
+    runs = 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_due_look_waits_for_its_program(count):
+    """Each of several long programs is looked at, whichever call it gets."""
+    programs, schedule, looked = [Program() for _ in range(count)], SpotChecks("doubling"), []
+    for hits in range(600):
+        program = programs[hits % count]
+        if hits >= schedule.from_hits and schedule.wants(program, programs, hits):
+            if schedule.leaves_out(is_long=True):
+                schedule.put_off(hits)
+            else:
+                schedule.made(program, programs, hits + 1)  # this call, too, is served
+                looked.append((hits + 1, programs.index(program)))
+        program.runs += 1
+    assert len(looked) == 3, looked
+    assert len({number for _, number in looked}) == count
+    wanted = (32, 128, 512)
+    assert all(0 <= call - due < 2 * count for (call, _), due in zip(looked, wanted, strict=True))
 
 
 def test_a_look_is_that_very_call_and_counted_apart():

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from torchgraph.calls.spot_checks.schedule import SpotChecks
 from torchgraph.verify.tolerance import Update, agree
 
 
@@ -35,28 +34,3 @@ def test_a_step_that_is_short_beside_others_is_none_either():
 def test_a_gradient_of_zero_moves_by_the_rounding_of_others(dtype):
     tiny = 4 * min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) * 1e-2
     assert agrees(dtype, 1e-2, tiny, -tiny)
-
-
-class Program:
-    """What the schedule knows of a program."""
-
-    runs = 0
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_due_look_waits_for_its_program(count):
-    """Each of several long programs is looked at, whichever call it gets."""
-    programs, schedule, looked = [Program() for _ in range(count)], SpotChecks("doubling"), []
-    for hits in range(600):
-        program = programs[hits % count]
-        if hits >= schedule.from_hits and schedule.wants(program, programs, hits):
-            if schedule.leaves_out(is_long=True):
-                schedule.put_off(hits)
-            else:
-                schedule.made(program, programs, hits + 1)  # this call, too, is served
-                looked.append((hits + 1, programs.index(program)))
-        program.runs += 1
-    assert len(looked) == 3, looked
-    assert len({number for _, number in looked}) == count
-    wanted = (32, 128, 512)
-    assert all(0 <= call - due < 2 * count for (call, _), due in zip(looked, wanted, strict=True))

@@ -23,7 +23,7 @@ from ..environment import environment_kept
 _CONFIG = "torch._inductor.config"
 Compiled = Callable[..., Sequence[torch.Tensor]]
 _headers: Path | None = None
-"""Where this process keeps precompiled headers."""
+"""Where this process keeps precompiled headers; None: it precompiles none."""
 
 
 class NotAccepted(Exception):
@@ -82,15 +82,10 @@ def preload() -> None:
     importlib.import_module("torch._inductor.codegen.cpp_wrapper_cpu")
 
 
-def keep_headers_in(directory: Path | None) -> None:
-    """Precompile headers, and keep them there: Inductor's own place is shared with other users.
-
-    None: do without, as before the first call.
-    """
+def keep_headers_in(directory: Path) -> None:
+    """Precompile headers, and keep them there: Inductor's own place is shared with other users."""
     global _headers
     _headers = directory
-    if directory is None:
-        return
     cache: Any = importlib.import_module("torch._inductor.codecache")
     cache._HEADER_DIR = str(directory)
     cache._HEADER_LOCK_DIR = str(directory / "locks")
@@ -99,11 +94,6 @@ def keep_headers_in(directory: Path | None) -> None:
 def precompiles_headers() -> bool:
     """True where a directory for them was named."""
     return _headers is not None
-
-
-def compile_on(threads: int) -> None:
-    """Let so many C++ compilers run at once."""
-    _inductor().config.compile_threads = threads
 
 
 def load(directory: Path, options: Mapping[str, object]) -> Compiled:

@@ -15,6 +15,7 @@ LONG = 0.05
 takes as long as four steps. What a clock says must not count: a checked call of compiled code has
 eager's rounding, and two runs of a script have to give the same numbers."""
 _OF_LONG = frozenset({32, 128, 512})
+"""The calls of such steps that are checked, of those before `MOST`."""
 _NEVER = sys.maxsize
 
 

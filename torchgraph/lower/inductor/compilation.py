@@ -141,16 +141,18 @@ class Compilation:
         if not absent:
             return
         counters.region_compiles += len(absent)
+        processes = queue.processes(idle=idle)
         order = {
             "config": _inductor.changed_config(),
             "cache": str(self._cache.root),
             "jobs": list(absent),
             "keys": absent,
-            "processes": queue.processes(idle=idle),
+            "processes": processes,
         }
+        threads = max(queue.threads, processes // len(absent))  # few functions have more each
         try:
             scratch = Scratch.for_compilers(self._cache.root)
-            self._compiler = Compiler(_MAIN, order, scratch, idle=idle, threads=queue.threads)
+            self._compiler = Compiler(_MAIN, order, scratch, idle=idle, threads=threads)
         except OSError as error:  # said to the step that waits for it, not to the one that asked
             self._problem = f"The compiler cannot be started ({error})."
 

@@ -38,8 +38,9 @@ def main(order: str) -> None:
     try:
         _inductor.change_config(wanted["config"])
         _inductor.preload()
-        _inductor.keep_headers_in(_headers(wanted["jobs"], path))
-        _inductor.compile_on(max(1, wanted["processes"] // len(wanted["jobs"])))
+        headers = _headers(wanted["jobs"], path)
+        if headers is not None:
+            _inductor.keep_headers_in(headers)
     except Exception as error:  # of whatever kind, as below
         _report(error, "", path)
         sys.exit(1)

@@ -102,7 +102,7 @@ def _scatter(node: fx.Node, rows: fx.Node, other: fx.Node, edit: Rewriter) -> No
         width = other.meta["val"].shape[-1]
         flat = _viewed(ids, [-1], node, edit)
         grad = _viewed(grad, [-1, width], node, edit)
-        target = aten.index_add.default  # in the order of the ids, however many threads there are
+        target = aten.index_add.default  # a CPU adds in the order of the ids
         new = edit.call(target, (other, 0, flat, grad), before=node, like=node)
         edit.replace(node, new)
         edit.erase(rows)
