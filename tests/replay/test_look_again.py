@@ -112,7 +112,7 @@ def test_a_due_look_waits_for_its_program(count):
     for hits in range(600):
         program = programs[hits % count]
         if hits >= schedule.from_hits and schedule.wants(program, programs, hits):
-            if schedule.leaves_out(is_long=True):
+            if schedule.leaves_out(few=True):
                 schedule.put_off(hits)
             else:
                 schedule.made(program, programs, hits + 1)  # this call, too, is served

@@ -91,8 +91,9 @@ class RunningVerbs(Verbs):
         """Which calls that programs serve run in eager, to be compared with what a program does.
 
         ``"doubling"``, the default: the 2nd, 4th, 8th, ... 512th, 1,000th, and then every 1,000th
-        of the Graph; of long steps (50 ms or more, as predicted from their ops) the 32nd, 128th,
-        512th, 1,000th and so on. An int n: every n-th. ``"off"``: none, for those who measure.
+        of the Graph; of calls by compiled code, and of long steps (50 ms or more, as predicted from
+        their ops), the 32nd, 128th, 512th, 1,000th and so on. An int n: every n-th. ``"off"``:
+        none, for those who measure.
 
         Such a call is eager's: your Python runs, prints and hooks included. The program that was
         looked at least runs besides, on copies of what the call started from; compiled code is

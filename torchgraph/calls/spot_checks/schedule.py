@@ -14,8 +14,9 @@ LONG = 0.05
 """Seconds of a step, as `lower.cost` predicts them, from which on checks are fewer at first: one
 takes as long as four steps. What a clock says must not count: a checked call of compiled code has
 eager's rounding, and two runs of a script have to give the same numbers."""
-_OF_LONG = frozenset({32, 128, 512})
-"""The calls of such steps that are checked, of those before `MOST`."""
+_FEW = frozenset({32, 128, 512})
+"""The calls that are checked, of those before `MOST`, where few are: of long steps, and by compiled
+code. A check of that runs the step four times op by op, so 12 to 100 of its calls."""
 _NEVER = sys.maxsize
 
 
@@ -23,7 +24,7 @@ def following(served: int, schedule: str | int) -> int:
     """The number of the next call to check, after ``served`` calls.
 
     ``"doubling"``: the 2nd, 4th, 8th, ... 512th, 1,000th, 2,000th, ...; an int n: every n-th.
-    Those of long steps are fewer: see `SpotChecks.leaves_out`.
+    Those of long steps and by compiled code are fewer: see `SpotChecks.leaves_out`.
     """
     if schedule == "off":
         return _NEVER
@@ -85,10 +86,10 @@ class SpotChecks:
         self._ran = WeakKeyDictionary({one: one.runs for one in programs})
         self.follow(self._schedule, hits)
 
-    def leaves_out(self, *, is_long: bool) -> bool:
-        """True where a check that is due is not made since a step is long."""
+    def leaves_out(self, *, few: bool) -> bool:
+        """True where a check that is due is not made, since few are."""
         number = self.from_hits + 1  # it may be due for some calls, until its program is called
-        return self._schedule == "doubling" and is_long and number < MOST and number not in _OF_LONG
+        return self._schedule == "doubling" and few and number < MOST and number not in _FEW
 
     def put_off(self, hits: int) -> None:
         """Do not check the call that begins; count the interval from it."""

@@ -94,12 +94,15 @@ class SpotChecker:
             return None
         if not self.schedule.wants(replay, self._cache, hits):
             return None
-        if self.schedule.leaves_out(is_long=self._is_long(replay)):
+        if self.schedule.leaves_out(few=self._few(replay)):
             self.schedule.put_off(hits)
             return None
         return self._start(replay, call)
 
-    def _is_long(self, replay: Replay) -> bool:
+    def _few(self, replay: Replay) -> bool:
+        """True where a check takes as long as many calls: of compiled code, and of long steps."""
+        if replay.inductor_since is not None:
+            return True
         if replay not in self._long:
             self._long[replay] = cost(replay.aten_program).step_seconds >= LONG
         return self._long[replay]
