@@ -6,7 +6,9 @@ import functools
 import importlib
 import importlib.util
 import json
+import os
 import shlex
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,9 +79,24 @@ def _asked(accepts: Callable[[str], bool]) -> Iterator[None]:
 
 
 def preload() -> None:
-    """Import what compiling needs."""
+    """Import what compiling needs, and let it ask the compiler once for each instruction set.
+
+    Inductor compiles, and loads in another process, a file for each set, in each new directory and
+    process: for seconds. Whether the processor has a set, torch knows.
+    """
     importlib.import_module("torch._inductor.compile_fx")
     importlib.import_module("torch._inductor.codegen.cpp_wrapper_cpu")
+    isa: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
+    if sys.platform == "linux" and hasattr(isa.VecISA, "check_build"):
+        isa.VecISA.check_build = _is_known
+
+
+def _is_known(isa: Any, code: str) -> bool:
+    """True where the C++ compiler takes the options of an instruction set."""
+    builder: Any = importlib.import_module("torch._inductor.cpp_builder")
+    options = shlex.split(isa.build_arch_flags())
+    command = [builder.get_cpp_compiler(), *options, "-fsyntax-only", "-x", "c++", os.devnull]
+    return not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def keep_headers_in(directory: Path) -> None:
