@@ -370,6 +370,14 @@ def test_what_it_leaves_in_a_place_is_compared(monkeypatch):
     assert torch.equal(kept.last, torch.full((3,), 7.0))
 
 
+def test_calls_by_compiled_code_are_looked_at_as_long_steps_are(monkeypatch):
+    monkeypatch.setattr(switch, "Compilation", Interpretation)
+    net = nn.Linear(3, 3)
+    graph = tg.step(lambda x: net(x).detach().sum())
+    graph.config.set_backend("inductor")
+    assert looked_at(graph, [(torch.randn(2, 3),)] * 36) == [34]
+
+
 @pytest.mark.parametrize("kind", ["output", "state", "failing"])
 def test_compiled_code_that_is_wrong_for_few_values(kind, monkeypatch):
     """Its first call confirms it; from the look on the aten program runs."""
@@ -409,6 +417,7 @@ def test_compiled_code_that_is_wrong_for_few_values(kind, monkeypatch):
     expected = run(step)
     graph = tg.step(step)
     graph.config.set_backend("inductor")
+    graph.config.set_look_again(4)
     with pytest.warns(ConfirmWarning, match="Compiled code does not compute") as caught:
         got = run(graph)
     assert len(caught) == 1
@@ -418,4 +427,4 @@ def test_compiled_code_that_is_wrong_for_few_values(kind, monkeypatch):
     report = graph.report()
     assert report.backend == "aten"
     assert report.confirmation.dropped
-    assert (report.calls.looked, report.calls.eager) == (3, ())
+    assert (report.calls.looked, report.calls.eager) == (2, ())

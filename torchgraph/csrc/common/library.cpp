@@ -8,7 +8,7 @@ namespace {
 
 // Raised with every change of what a kernel computes or takes: programs that were compiled and kept
 // on disk depend on it.
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 
 int64_t compiled_version() { return kVersion; }
 

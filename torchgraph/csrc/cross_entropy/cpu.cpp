@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kBlock = 1024;       // logits that are looked at twice, in the first-level cache
 constexpr int64_t kAtOnce = 16 * 1024;  // logits for which another thread is worth its start
-constexpr int64_t kRows = 16;  // that are read together where they, and not classes, lie side by side
+constexpr int64_t kRows = 64;  // that are read together where they, and not classes, lie side by side
+constexpr int64_t kClasses = 256;  // of so many rows, in the second-level cache
 
 struct Losses {
   LossProblem problem;
@@ -55,39 +56,141 @@ TG_INLINE int64_t rows_together(const LossProblem& problem) {
   return problem.row_stride == 1 && problem.class_stride != 1 ? kRows : 1;
 }
 
-// Some classes of a few rows in the wide type.
-template <class S>
-struct Tile {
-  using A = wide_t<S>;
-  A memory[kRows][kBlock + kRows];  // rows that began a page apart would share their place in the cache
-  const A* row[kRows];
+// --- a row after the other ------------------------------------------------------------------------
 
-  // n classes of `rows` rows. One row is not copied if it need not be.
-  TG_INLINE void fill(const LossProblem& problem, int64_t first, int64_t rows, int64_t at, int64_t n) {
-    const S* from = static_cast<const S*>(problem.logits) + first * problem.row_stride +
-                    at * problem.class_stride;
-    for (int64_t r = 0; r < rows; ++r) row[r] = memory[r];
-    if (rows == 1) {
-      row[0] = read(from, problem.class_stride, n, memory[0]);
+template <class S>
+TG_INLINE const S* logits_of(const LossProblem& problem, int64_t row) {
+  return static_cast<const S*>(problem.logits) + row * problem.row_stride;
+}
+
+template <class S, bool kSmooth>
+TG_INLINE void sweep_row(const LossProblem& problem, int64_t row, Sweep<wide_t<S>>& sweep) {
+  using A = wide_t<S>;
+  const A* weight = static_cast<const A*>(problem.weight);
+  const S* logits = logits_of<S>(problem, row);
+  A buffer[kBlock];
+  for (int64_t at = 0; at < problem.classes; at += kBlock) {
+    const int64_t n = std::min(kBlock, problem.classes - at);
+    const A* x = read(logits + at * problem.class_stride, problem.class_stride, n, buffer);
+    sweep.template absorb<kSmooth>(x, weight ? weight + at : nullptr, n);
+  }
+}
+
+template <class S>
+TG_INLINE LogitsGradient<wide_t<S>> gradient_of_row(const Gradients& job, int64_t row) {
+  const LossProblem& problem = job.problem;
+  const int64_t target = problem.target(row);
+  const bool kept = target != problem.ignored;
+  const double grad = double(static_cast<const wide_t<S>*>(job.grad)[row * job.grad_stride]);
+  const double w = kept ? double(problem.weight_of<wide_t<S>>(target)) : 0.0;
+  return {job.lse[row * job.lse_stride], grad * job.scale, w, job.weights, problem.smoothing};
+}
+
+template <class S, bool kSmooth>
+TG_INLINE void write_row(const Gradients& job, int64_t row) {
+  using A = wide_t<S>;
+  const LossProblem& problem = job.problem;
+  const A* weight = static_cast<const A*>(problem.weight);
+  const S* logits = logits_of<S>(problem, row);
+  const int64_t target = problem.target(row);
+  const LogitsGradient<A> gradient = gradient_of_row<S>(job, row);
+  A made[kBlock];
+  for (int64_t at = 0; at < problem.classes; at += kBlock) {
+    const int64_t n = std::min(kBlock, problem.classes - at);
+    const A* x = read(logits + at * problem.class_stride, problem.class_stride, n, made);
+    if (target == problem.ignored) {
+      std::fill_n(made, n, A(0));
+    } else if (kSmooth && weight != nullptr) {
+      for (int64_t i = 0; i < n; ++i)
+        made[i] = gradient.template operator()<kSmooth>(x[i], weight[at + i]);
     } else {
-      for (int64_t i = 0; i < n; ++i, from += problem.class_stride)
-        for (int64_t r = 0; r < rows; ++r) memory[r][i] = widen(from[r]);
+      for (int64_t i = 0; i < n; ++i) made[i] = gradient.template operator()<kSmooth>(x[i], A(1));
+    }
+    if (target != problem.ignored && at <= target && target < at + n)
+      made[target - at] -= gradient.target;
+    S* out = static_cast<S*>(job.out) + row * job.row_stride + at * job.class_stride;
+    if (job.class_stride == 1) {
+      for (int64_t i = 0; i < n; ++i) narrow(made[i], out[i]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) narrow(made[i], out[i * job.class_stride]);
     }
   }
-};
+}
+
+// --- rows that lie side by side, a class after the other ------------------------------------------
 
 template <class S, bool kSmooth>
 TG_INLINE void sweep_rows(const LossProblem& problem, int64_t first, int64_t rows,
                           Sweep<wide_t<S>>* sweeps) {
-  const auto* weight = static_cast<const wide_t<S>*>(problem.weight);
-  Tile<S> tile;
-  for (int64_t at = 0; at < problem.classes; at += kBlock) {
-    const int64_t n = std::min(kBlock, problem.classes - at);
-    tile.fill(problem, first, rows, at, n);
+  using A = wide_t<S>;
+  const int64_t stride = problem.class_stride;
+  for (int64_t at = 0; at < problem.classes; at += kClasses) {
+    const int64_t n = std::min(kClasses, problem.classes - at);
+    const S* x = logits_of<S>(problem, first) + at * stride;
+    A highest[kRows], from[kRows], sum[kRows], distance[kRows], weights = 0;
+    std::fill_n(highest, rows, Sweep<A>::kNothing);
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t r = 0; r < rows; ++r) {
+        const A value = widen(x[i * stride + r]);
+        highest[r] = value > highest[r] ? value : highest[r];
+      }
+    for (int64_t r = 0; r < rows; ++r) from[r] = Sweep<A>::reference(highest[r]);
+    std::fill_n(sum, rows, A(0));
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t r = 0; r < rows; ++r)
+        sum[r] += exponential(widen(x[i * stride + r]) - from[r]);
+    std::fill_n(distance, rows, A(0));
+    for (int64_t i = 0; kSmooth && i < n; ++i) {
+      const A w = problem.weight_of<A>(at + i);
+      weights += w;
+      for (int64_t r = 0; r < rows; ++r) distance[r] += w * (widen(x[i * stride + r]) - from[r]);
+    }
     for (int64_t r = 0; r < rows; ++r)
-      sweeps[r].template absorb<kSmooth>(tile.row[r], weight ? weight + at : nullptr, n);
+      sweeps[r].template merge<kSmooth>({highest[r], sum[r], weights, distance[r]});
   }
 }
+
+template <class S, bool kSmooth>
+TG_INLINE void write_rows(const Gradients& job, int64_t first, int64_t rows, int64_t row_stride) {
+  using A = wide_t<S>;
+  const LossProblem& problem = job.problem;
+  const int64_t stride = problem.class_stride;
+  const S* x = logits_of<S>(problem, first);
+  S* out = static_cast<S*>(job.out) + first * row_stride;
+  A high[kRows], low[kRows], softmax[kRows], uniform[kRows], at_target[kRows], kept[kRows];
+  for (int64_t r = 0; r < rows; ++r) {
+    const LogitsGradient<A> gradient = gradient_of_row<S>(job, first + r);
+    const int64_t target = problem.target(first + r);
+    kept[r] = A(target != problem.ignored);
+    high[r] = gradient.high;
+    low[r] = gradient.low;
+    softmax[r] = gradient.softmax;
+    uniform[r] = gradient.uniform;
+    at_target[r] = 0;
+    if (kept[r] != A(0)) {  // before it is overwritten: the gradient may take the logits' place
+      const A w = problem.weight_of<A>(target);
+      at_target[r] =
+          gradient.template operator()<kSmooth>(widen(x[target * stride + r]), w) - gradient.target;
+    }
+  }
+  for (int64_t i = 0; i < problem.classes; ++i) {
+    const A w = kSmooth ? problem.weight_of<A>(i) : A(1);
+    A made[kRows];  // they are not written at once: the compiler cannot see that no two overlap
+    for (int64_t r = 0; r < rows; ++r) {
+      const A probability =
+          exponential((widen(x[i * stride + r]) - high[r]) - low[r]) * softmax[r];
+      const A found = kSmooth ? probability - uniform[r] * w : probability;
+      made[r] = kept[r] != A(0) ? found : A(0);
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      narrow(made[r], out[i * job.class_stride + r * row_stride]);
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    if (kept[r] != A(0))
+      narrow(at_target[r], out[problem.target(first + r) * job.class_stride + r * row_stride]);
+}
+
+// --- jobs -----------------------------------------------------------------------------------------
 
 template <class S, bool kSmooth>
 TG_INLINE void forward_rows(const Losses& job, int64_t begin, int64_t end, double& sum,
@@ -98,15 +201,19 @@ TG_INLINE void forward_rows(const Losses& job, int64_t begin, int64_t end, doubl
   for (int64_t first = begin; first < end; first += together) {
     const int64_t rows = std::min(together, end - first);
     Sweep<A> sweeps[kRows];
-    if (rows > 1 || problem.target(first) != problem.ignored)
+    if (rows == kRows) {
+      sweep_rows<S, kSmooth>(problem, first, kRows, sweeps);
+    } else if (rows > 1) {
       sweep_rows<S, kSmooth>(problem, first, rows, sweeps);
+    } else if (problem.target(first) != problem.ignored) {
+      sweep_row<S, kSmooth>(problem, first, sweeps[0]);
+    }
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t row = first + r, target = problem.target(row);
       double loss = 0;
       job.lse[row] = 0;
       if (target != problem.ignored) {
-        const S* logits = static_cast<const S*>(problem.logits) + row * problem.row_stride;
-        const A at_target = widen(logits[target * problem.class_stride]);
+        const A at_target = widen(logits_of<S>(problem, row)[target * problem.class_stride]);
         const A w = problem.weight_of<A>(target);
         loss = sweeps[r].template loss<kSmooth>(at_target, w, problem.smoothing);
         job.lse[row] = sweeps[r].lse();
@@ -135,63 +242,26 @@ TG_INLINE void forward(const Losses& job, int64_t begin, int64_t end) {
 }
 
 template <class S, bool kSmooth>
-TG_INLINE void gradient_of(const LogitsGradient<wide_t<S>>& gradient, const wide_t<S>* x,
-                           const wide_t<S>* weight, wide_t<S>* out, int64_t n) {
-  using A = wide_t<S>;
-  if (kSmooth && weight != nullptr) {
-    for (int64_t i = 0; i < n; ++i) out[i] = gradient.template operator()<kSmooth>(x[i], weight[i]);
-  } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = gradient.template operator()<kSmooth>(x[i], A(1));
+TG_INLINE void backward_rows(const Gradients& job, int64_t begin, int64_t end) {
+  const int64_t together = rows_together(job.problem);
+  for (int64_t first = begin; first < end; first += together) {
+    const int64_t rows = std::min(together, end - first);
+    if (together == 1) {
+      write_row<S, kSmooth>(job, first);
+    } else if (rows == kRows && job.row_stride == 1) {
+      write_rows<S, kSmooth>(job, first, kRows, 1);
+    } else {
+      write_rows<S, kSmooth>(job, first, rows, job.row_stride);
+    }
   }
 }
 
 template <class S>
-TG_INLINE LogitsGradient<wide_t<S>> gradient_of_row(const Gradients& job, int64_t row) {
-  const LossProblem& problem = job.problem;
-  const int64_t target = problem.target(row);
-  const bool kept = target != problem.ignored;
-  const double grad = double(static_cast<const wide_t<S>*>(job.grad)[row * job.grad_stride]);
-  const double w = kept ? double(problem.weight_of<wide_t<S>>(target)) : 0.0;
-  return {job.lse[row * job.lse_stride], grad * job.scale, w, job.weights, problem.smoothing};
-}
-
-template <class S>
 TG_INLINE void backward(const Gradients& job, int64_t begin, int64_t end) {
-  using A = wide_t<S>;
-  const LossProblem& problem = job.problem;
-  const int64_t together = rows_together(problem);
-  const A* weight = static_cast<const A*>(problem.weight);
-  Tile<S> tile;
-  std::vector<LogitsGradient<A>> gradients;
-  gradients.reserve(kRows);
-  for (int64_t first = begin; first < end; first += together) {
-    const int64_t rows = std::min(together, end - first);
-    gradients.clear();
-    for (int64_t r = 0; r < rows; ++r) gradients.push_back(gradient_of_row<S>(job, first + r));
-    for (int64_t at = 0; at < problem.classes; at += kBlock) {
-      const int64_t n = std::min(kBlock, problem.classes - at);
-      const A* w = weight ? weight + at : nullptr;
-      tile.fill(problem, first, rows, at, n);
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t target = problem.target(first + r);
-        if (target == problem.ignored) {
-          std::fill_n(tile.memory[r], n, A(0));
-        } else if (problem.smooth) {
-          gradient_of<S, true>(gradients[r], tile.row[r], w, tile.memory[r], n);
-        } else {
-          gradient_of<S, false>(gradients[r], tile.row[r], w, tile.memory[r], n);
-        }
-        if (target != problem.ignored && at <= target && target < at + n)
-          tile.memory[r][target - at] -= gradients[r].target;
-      }
-      S* out = static_cast<S*>(job.out) + first * job.row_stride + at * job.class_stride;
-      if (rows == 1 && job.class_stride == 1) {
-        for (int64_t i = 0; i < n; ++i) narrow(tile.memory[0][i], out[i]);
-      } else {
-        for (int64_t i = 0; i < n; ++i, out += job.class_stride)
-          for (int64_t r = 0; r < rows; ++r) narrow(tile.memory[r][i], out[r * job.row_stride]);
-      }
-    }
+  if (job.problem.smooth) {
+    backward_rows<S, true>(job, begin, end);
+  } else {
+    backward_rows<S, false>(job, begin, end);
   }
 }
 

@@ -22,7 +22,8 @@ from ..._torch import (
     op_functions,
     schema_of,
 )
-from ...library.expect import KERNELS
+from ...library.expect import KERNELS as _EXPECT
+from ...library.quick_draws import KERNELS as _DRAWS
 from ...optimizers import fused
 from ..memory.block import OutCall
 
@@ -37,6 +38,9 @@ _PLAIN = (
     torch.layout,
     torch.memory_format,
 )
+
+
+_KERNELS = {**_EXPECT, **_DRAWS}
 
 
 class _Seen(Exception):
@@ -69,7 +73,7 @@ class Calls:
         """A callable that takes the call's own args and kwargs."""
         op = call.target
         assert isinstance(op, OpOverload)
-        known = KERNELS.get(op)
+        known = _KERNELS.get(op)
         if known is None and isinstance(call, fx.Node):
             known = fused.kernel(op, call)
         if known is not None:

@@ -43,8 +43,10 @@ class Rematerialize(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Choose what to repeat, and let its readers in the backward read copies."""
-        chosen = _choose(program)
         before = sum(kept_by_node(program).values())
+        if before < max(self.least, 1):
+            return
+        chosen = _choose(program)
         after = sum(kept_by_node(program, chosen.repeated).values())
         after -= sum(one.meta["val"].nbytes - one.meta["val"].numel() for one in chosen.packed)
         if before - after < max(self.least, 1):

@@ -1,0 +1,94 @@
+"""Bernoulli draws of the CPU's default generator, many at a time: the bits that torch draws.
+
+Dropout's draws are a tenth of a large step where torch draws one number after the other: 15 ns
+each. ``torchgraph::bernoulli_from_`` computes the same numbers by vector code. Whether it does is
+tried out, once in a process: where torch draws otherwise, as by oneMKL, its own kernel stays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _extension
+from .._torch import OpOverload
+from . import draws
+from .definition import define
+
+_LEAST = 4096
+"""Elements for which it pays: asking for a generator's state takes as long as a thousand draws."""
+_TRIED = 1500
+"""Elements drawn to compare: more than twice as many words as the generator makes at a time."""
+
+
+def _from_state(state: torch.Tensor, out: torch.Tensor, p: float) -> None:
+    generator = torch.Generator()
+    generator.set_state(state)
+    out.bernoulli_(p, generator=generator)
+    state.copy_(generator.get_state())
+
+
+bernoulli_from_ = define(
+    "bernoulli_from_(Tensor(a!) state, Tensor(b!) out, float p) -> ()", _from_state
+)
+"""Fill a contiguous tensor of the CPU as ``out.bernoulli_(p)`` does.
+
+Args:
+    state: of the generator, as `torch.Generator.get_state` gives it: uint8; it is moved on.
+    out: of any dtype; 0 and 1.
+    p: the probability of 1.
+
+Raises:
+    RuntimeError: a state that is none, an ``out`` that has gaps, or p outside of [0, 1].
+"""
+
+
+@functools.cache
+def is_the_same(dtype: torch.dtype) -> bool:
+    """True where compiled code draws what torch does, of a dtype, and leaves the same state."""
+    if not _extension.load("cpu"):
+        return False
+    generator = torch.Generator().manual_seed(1)
+    torch.empty(3, dtype=torch.float32).uniform_(generator=generator)  # an odd number of words
+    state = generator.get_state()
+    ours, theirs = (torch.empty(_TRIED, dtype=dtype) for _ in range(2))
+    try:
+        bernoulli_from_(state, ours, 0.3)
+        theirs.bernoulli_(0.3, generator=generator)
+    except RuntimeError:
+        return False
+    return torch.equal(ours, theirs) and torch.equal(state, generator.get_state())
+
+
+def _quick(own: OpOverload) -> Callable[..., Any]:
+    def bernoulli(like: torch.Tensor, p: float, **more: object) -> Any:
+        if (
+            more
+            or like.device.type != "cpu"
+            or like.numel() < _LEAST
+            or not like.is_contiguous()
+            or not 0 <= p <= 1
+            or not is_the_same(like.dtype)
+        ):
+            return own(like, p, **more)
+        before = torch.default_generator.get_state()
+        state = before.clone()
+        out = torch.empty_like(like, memory_format=torch.contiguous_format)
+        bernoulli_from_(state, out, p)
+        if not torch.equal(torch.default_generator.get_state(), before):
+            return own(
+                like, p
+            )  # another thread has drawn meanwhile: nobody draws its numbers again
+        torch.default_generator.set_state(state)
+        return out
+
+    return bernoulli
+
+
+KERNELS: dict[OpOverload, Callable[..., object]] = {
+    op: _quick(op) for op in (torch.ops.aten.bernoulli.p, draws.bernoulli)
+}
+"""What programs call in place of these ops."""
