@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from .. import _extension
 from .._torch import OpOverload
 from . import draws
-from .definition import define
+from .definition import define, has_kernel
 
 _LEAST = 4096
 """Elements for which it pays: asking for a generator's state takes as long as a thousand draws."""
@@ -49,7 +48,7 @@ Raises:
 @functools.cache
 def is_the_same(dtype: torch.dtype) -> bool:
     """True where compiled code draws what torch does, of a dtype, and leaves the same state."""
-    if not _extension.load("cpu"):
+    if not has_kernel(bernoulli_from_, torch.device("cpu")):
         return False
     generator = torch.Generator().manual_seed(1)
     torch.empty(3, dtype=torch.float32).uniform_(generator=generator)  # an odd number of words
