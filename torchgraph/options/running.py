@@ -91,7 +91,7 @@ class RunningVerbs(Verbs):
         """Which calls that programs serve run in eager, to be compared with what a program does.
 
         ``"doubling"``, the default: the 2nd, 4th, 8th, ... 512th, 1,000th, and then every 1,000th
-        of the Graph; of calls by compiled code, and of long steps (50 ms or more, as predicted from
+        of the Graph; of calls by compiled code, and of long steps (10 ms or more, as predicted from
         their ops), the 32nd, 128th, 512th, 1,000th and so on. An int n: every n-th. ``"off"``:
         none, for those who measure.
 

@@ -10,7 +10,7 @@ from ...replay.replay import Replay
 
 MOST = 1_000
 """Calls from one spot check to the next, at most."""
-LONG = 0.05
+LONG = 0.01
 """Seconds of a step, as `lower.cost` predicts them, from which on checks are fewer at first: one
 takes as long as four steps. What a clock says must not count: a checked call of compiled code has
 eager's rounding, and two runs of a script have to give the same numbers."""
