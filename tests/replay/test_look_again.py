@@ -112,7 +112,7 @@ def test_a_due_look_waits_for_its_program(count):
     for hits in range(600):
         program = programs[hits % count]
         if hits >= schedule.from_hits and schedule.wants(program, programs, hits):
-            if schedule.leaves_out(few=True):
+            if schedule.leaves_out(few=True, rare=False):
                 schedule.put_off(hits)
             else:
                 schedule.made(program, programs, hits + 1)  # this call, too, is served
@@ -368,6 +368,16 @@ def test_what_it_leaves_in_a_place_is_compared(monkeypatch):
     with pytest.warns(ConfirmWarning, match="what it leaves at .*last"):
         graph(torch.ones(3))
     assert torch.equal(kept.last, torch.full((3,), 7.0))
+
+
+def test_short_steps_of_compiled_code_are_looked_at_rarely():
+    schedule, looked = SpotChecks("doubling"), []
+    for hits in range(40_000):
+        if hits >= schedule.from_hits:
+            if not schedule.leaves_out(few=True, rare=True):
+                looked.append(hits + 1)
+            schedule.put_off(hits)
+    assert looked == [32, 128, 512, 1000, 2000, 4000, 8000, 16_000, 24_000, 32_000, 40_000]
 
 
 def test_calls_by_compiled_code_are_looked_at_as_long_steps_are(monkeypatch):

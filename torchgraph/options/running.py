@@ -92,8 +92,9 @@ class RunningVerbs(Verbs):
 
         ``"doubling"``, the default: the 2nd, 4th, 8th, ... 512th, 1,000th, and then every 1,000th
         of the Graph; of calls by compiled code, and of long steps (10 ms or more, as predicted from
-        their ops), the 32nd, 128th, 512th, 1,000th and so on. An int n: every n-th. ``"off"``:
-        none, for those who measure.
+        their ops), the 32nd, 128th, 512th, 1,000th and so on; of calls by compiled code that are
+        shorter than 50 ms every 8,000th after the 2,000th and 4,000th. An int n: every n-th.
+        ``"off"``: none, for those who measure.
 
         Such a call is eager's: your Python runs, prints and hooks included. The program that was
         looked at least runs besides, on copies of what the call started from; compiled code is

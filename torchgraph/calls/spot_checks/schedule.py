@@ -10,13 +10,18 @@ from ...replay.replay import Replay
 
 MOST = 1_000
 """Calls from one spot check to the next, at most."""
-LONG = 0.01
-"""Seconds of a step, as `lower.cost` predicts them, from which on checks are fewer at first: one
-takes as long as four steps. What a clock says must not count: a checked call of compiled code has
-eager's rounding, and two runs of a script have to give the same numbers."""
+SHORT, LONG = 0.05, 0.01
+"""Seconds of a step, as `lower.cost` predicts them. Where it takes ``LONG`` or more, or compiled
+code serves it, few of the first calls are checked; where compiled code serves one of less than
+``SHORT``, few of the later ones. A check takes as long as four calls of the `aten` program, and of
+compiled code, beside which it runs op by op, as 12 (a GPT of 20 ms) or 100 (an MLP of 0.2 ms). What
+a clock says must not count: a checked call of compiled code has eager's rounding, and two runs of a
+script have to give the same numbers."""
 _FEW = frozenset({32, 128, 512})
-"""The calls that are checked, of those before `MOST`, where few are: of long steps, and by compiled
-code. A check of that runs the step four times op by op, so 12 to 100 of its calls."""
+"""The calls before `MOST` that are checked where few of the first are."""
+_RARE = 8
+"""Where few of the later calls are checked, every so-many-th of those that are due, and the first
+that are a power of two."""
 _NEVER = sys.maxsize
 
 
@@ -24,7 +29,7 @@ def following(served: int, schedule: str | int) -> int:
     """The number of the next call to check, after ``served`` calls.
 
     ``"doubling"``: the 2nd, 4th, 8th, ... 512th, 1,000th, 2,000th, ...; an int n: every n-th.
-    Those of long steps and by compiled code are fewer: see `SpotChecks.leaves_out`.
+    Of some programs they are fewer: see `SpotChecks.leaves_out`.
     """
     if schedule == "off":
         return _NEVER
@@ -86,10 +91,15 @@ class SpotChecks:
         self._ran = WeakKeyDictionary({one: one.runs for one in programs})
         self.follow(self._schedule, hits)
 
-    def leaves_out(self, *, few: bool) -> bool:
-        """True where a check that is due is not made, since few are."""
+    def leaves_out(self, *, few: bool, rare: bool) -> bool:
+        """True where a check that is due is not made: few of the first, or later ones, are."""
         number = self.from_hits + 1  # it may be due for some calls, until its program is called
-        return self._schedule == "doubling" and few and number < MOST and number not in _FEW
+        if self._schedule != "doubling":
+            return False
+        if number < MOST:
+            return few and number not in _FEW
+        due = number // MOST
+        return rare and due % _RARE != 0 and (due > _RARE or due.bit_count() != 1)
 
     def put_off(self, hits: int) -> None:
         """Do not check the call that begins; count the interval from it."""

@@ -33,7 +33,7 @@ from ...verify.memory import copied_bytes, fits
 from ...verify.repeats import Unrepeated, unrepeated
 from ..in_eager import is_bare, run_bare
 from ..programs import Programs
-from .schedule import LONG, SpotChecks
+from .schedule import LONG, SHORT, SpotChecks
 
 BY_ATEN = "Such calls go on in the aten program, which does."
 IN_EAGER = "Such calls go on in eager."
@@ -78,8 +78,8 @@ class SpotChecker:
         self._known: WeakKeyDictionary[Replay, tuple[bool, Mapping[torch.device, int]]]
         self._known = WeakKeyDictionary()
         """By program: if its collectives can be repeated, and the bytes that a check copies."""
-        self._long: WeakKeyDictionary[Replay, bool] = WeakKeyDictionary()
-        """By program: if its step is long, as predicted."""
+        self._predicted: WeakKeyDictionary[Replay, float] = WeakKeyDictionary()
+        """By program: seconds of a step."""
 
     def start_if_due(self, replay: Replay, call: Call) -> Start | None:
         """Copies of the start of a call that is to be checked; None for another call.
@@ -94,18 +94,18 @@ class SpotChecker:
             return None
         if not self.schedule.wants(replay, self._cache, hits):
             return None
-        if self.schedule.leaves_out(few=self._few(replay)):
+        seconds, compiled = self._seconds(replay), replay.inductor_since is not None
+        few, rare = compiled or seconds >= LONG, compiled and seconds < SHORT
+        if self.schedule.leaves_out(few=few, rare=rare):
             self.schedule.put_off(hits)
             return None
         return self._start(replay, call)
 
-    def _few(self, replay: Replay) -> bool:
-        """True where a check takes as long as many calls: of compiled code, and of long steps."""
-        if replay.inductor_since is not None:
-            return True
-        if replay not in self._long:
-            self._long[replay] = cost(replay.aten_program).step_seconds >= LONG
-        return self._long[replay]
+    def _seconds(self, replay: Replay) -> float:
+        """Seconds of a step, as predicted."""
+        if replay not in self._predicted:
+            self._predicted[replay] = cost(replay.aten_program).step_seconds
+        return self._predicted[replay]
 
     def _start(self, replay: Replay, call: Call) -> Start | None:
         """Copies that a spot check starts from; None where they cannot be made.
