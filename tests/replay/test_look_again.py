@@ -105,19 +105,38 @@ class Program:
     runs = 0
 
 
+def checks_of_turns(kinds, calls):
+    """The calls that are checked, each with its program, of programs that take turns."""
+    programs, schedule, looked = [Program() for _ in kinds], SpotChecks("doubling"), []
+
+    def leaves_out(program):
+        few, rare = kinds[programs.index(program)]
+        return schedule.leaves_out(few=few, rare=rare)
+
+    for hits in range(calls):
+        program = programs[hits % len(kinds)]
+        if hits >= schedule.from_hits and schedule.wants(program, programs, hits, leaves_out):
+            schedule.made(program, programs, hits + 1)  # this call, too, is served
+            looked.append((hits + 1, programs.index(program)))
+        program.runs += 1
+    return looked
+
+
+def test_a_program_that_is_checked_rarely_takes_no_turn_of_another():
+    """Of short compiled code, and of a short step on aten: a due check is of one that wants it."""
+    looked = checks_of_turns([(True, True), (False, False)], 12_000)
+    of_aten = [call for call, program in looked if program == 1]
+    of_compiled = [call for call, program in looked if program == 0]
+    assert of_aten[:5] == [2, 4, 8, 16, 64]  # the 32nd is the other's
+    assert max(b - a for a, b in itertools.pairwise(of_aten)) < 3000
+    assert len(of_compiled) >= 5
+    assert len(looked) >= 9 + 11
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_due_look_waits_for_its_program(count):
     """Each of several long programs is looked at, whichever call it gets."""
-    programs, schedule, looked = [Program() for _ in range(count)], SpotChecks("doubling"), []
-    for hits in range(600):
-        program = programs[hits % count]
-        if hits >= schedule.from_hits and schedule.wants(program, programs, hits):
-            if schedule.leaves_out(few=True, rare=False):
-                schedule.put_off(hits)
-            else:
-                schedule.made(program, programs, hits + 1)  # this call, too, is served
-                looked.append((hits + 1, programs.index(program)))
-        program.runs += 1
+    looked = checks_of_turns([(True, False)] * count, 600)
     assert len(looked) == 3, looked
     assert len({number for _, number in looked}) == count
     wanted = (32, 128, 512)
@@ -371,12 +390,7 @@ def test_what_it_leaves_in_a_place_is_compared(monkeypatch):
 
 
 def test_short_steps_of_compiled_code_are_looked_at_rarely():
-    schedule, looked = SpotChecks("doubling"), []
-    for hits in range(40_000):
-        if hits >= schedule.from_hits:
-            if not schedule.leaves_out(few=True, rare=True):
-                looked.append(hits + 1)
-            schedule.put_off(hits)
+    looked = [call for call, _ in checks_of_turns([(True, True)], 40_000)]
     assert looked == [32, 128, 512, 1000, 2000, 4000, 8000, 16_000, 24_000, 32_000, 40_000]
 
 

@@ -92,11 +92,14 @@ def preload() -> None:
 
 
 def _is_known(isa: Any, code: str) -> bool:
-    """True where the C++ compiler takes the options of an instruction set."""
+    """True where the C++ compiler, and so its assembler, takes an instruction set's options."""
     builder: Any = importlib.import_module("torch._inductor.cpp_builder")
     options = shlex.split(isa.build_arch_flags())
     command = [builder.get_cpp_compiler(), *options, "-fsyntax-only", "-x", "c++", os.devnull]
-    return not subprocess.run(command, capture_output=True, check=False).returncode
+    try:
+        return not subprocess.run(command, capture_output=True, timeout=60).returncode
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def keep_headers_in(directory: Path) -> None:

@@ -8,6 +8,8 @@ tried out, once in a process: where torch draws otherwise, as by oneMKL, its own
 from __future__ import annotations
 
 import functools
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -37,11 +39,12 @@ bernoulli_from_ = define(
 
 Args:
     state: of the generator, as `torch.Generator.get_state` gives it: uint8; it is moved on.
-    out: of any dtype; 0 and 1.
+    out: filled with 0 and 1; bool, an integer or a floating-point dtype of 16 bits or more.
     p: the probability of 1.
 
 Raises:
-    RuntimeError: a state that is none, an ``out`` that has gaps, or p outside of [0, 1].
+    RuntimeError: a state that is none, an ``out`` that has gaps or another dtype, or p outside of
+        [0, 1].
 """
 
 
@@ -51,18 +54,32 @@ def is_the_same(dtype: torch.dtype) -> bool:
     if not has_kernel(bernoulli_from_, torch.device("cpu")):
         return False
     generator = torch.Generator().manual_seed(1)
-    torch.empty(3, dtype=torch.float32).uniform_(generator=generator)  # an odd number of words
-    state = generator.get_state()
-    ours, theirs = (torch.empty(_TRIED, dtype=dtype) for _ in range(2))
     try:
+        with torch.device("cpu"):  # whatever the default device is
+            torch.empty(3).uniform_(generator=generator)  # an odd number of words
+            ours, theirs = (torch.empty(_TRIED, dtype=dtype) for _ in range(2))
+        state = generator.get_state()
         bernoulli_from_(state, ours, 0.3)
         theirs.bernoulli_(0.3, generator=generator)
+        return torch.equal(ours, theirs) and torch.equal(state, generator.get_state())
     except RuntimeError:
         return False
-    return torch.equal(ours, theirs) and torch.equal(state, generator.get_state())
 
 
-def _quick(own: OpOverload) -> Callable[..., Any]:
+def _alone() -> bool:
+    """True where no other thread of Python's draws: the generator is free between two of its calls.
+
+    Those of `multiprocessing`'s queues, as of a DataLoader with workers, and tqdm's never draw.
+    """
+    others = [one for one in threading.enumerate() if one is not threading.current_thread()]
+    return len(sys._current_frames()) == len(others) + 1 and all(map(_never_draws, others))
+
+
+def _never_draws(thread: threading.Thread) -> bool:
+    return thread.name == "QueueFeederThread" or type(thread).__module__ == "tqdm._monitor"
+
+
+def _quick(own: OpOverload, empty: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
     def bernoulli(like: torch.Tensor, p: float, **more: object) -> Any:
         if (
             more
@@ -71,23 +88,28 @@ def _quick(own: OpOverload) -> Callable[..., Any]:
             or not like.is_contiguous()
             or not 0 <= p <= 1
             or not is_the_same(like.dtype)
+            or not _alone()
         ):
             return own(like, p, **more)
-        before = torch.default_generator.get_state()
-        state = before.clone()
-        out = torch.empty_like(like, memory_format=torch.contiguous_format)
+        out = empty(like)
+        state = torch.default_generator.get_state()
         bernoulli_from_(state, out, p)
-        if not torch.equal(torch.default_generator.get_state(), before):
-            return own(
-                like, p
-            )  # another thread has drawn meanwhile: nobody draws its numbers again
         torch.default_generator.set_state(state)
         return out
 
     return bernoulli
 
 
+def _contiguous(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _strided(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+
 KERNELS: dict[OpOverload, Callable[..., object]] = {
-    op: _quick(op) for op in (torch.ops.aten.bernoulli.p, draws.bernoulli)
+    torch.ops.aten.bernoulli.p: _quick(torch.ops.aten.bernoulli.p, _contiguous),
+    draws.bernoulli: _quick(draws.bernoulli, _strided),
 }
 """What programs call in place of these ops."""

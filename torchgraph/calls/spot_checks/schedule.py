@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary, ref
 
 from ...replay.replay import Replay
 
 MOST = 1_000
-"""Calls from one spot check to the next, at most."""
-SHORT, LONG = 0.05, 0.01
-"""Seconds of a step, as `lower.cost` predicts them. Where it takes ``LONG`` or more, or compiled
-code serves it, few of the first calls are checked; where compiled code serves one of less than
-``SHORT``, few of the later ones. A check takes as long as four calls of the `aten` program, and of
-compiled code, beside which it runs op by op, as 12 (a GPT of 20 ms) or 100 (an MLP of 0.2 ms). What
-a clock says must not count: a checked call of compiled code has eager's rounding, and two runs of a
-script have to give the same numbers."""
+"""Calls from one that is due to be checked to the next, at most."""
+FEW_FROM = 0.01
+"""Seconds of a step from which on few of the first calls are checked, as where compiled code serves
+them. A check takes as long as four long calls of the `aten` program; of compiled code, beside which
+it runs op by op, as 12 (a GPT of 20 ms) or 100 (an MLP of 0.2 ms). The seconds are those that
+`lower.cost` predicts. What a clock says must not count: a checked call of compiled code has eager's
+rounding, and two runs of a script have to give the same numbers."""
+RARE_BELOW = 0.05
+"""Seconds of a step, likewise, below which few of the later calls by compiled code are checked."""
 _FEW = frozenset({32, 128, 512})
 """The calls before `MOST` that are checked where few of the first are."""
 _RARE = 8
-"""Where few of the later calls are checked, every so-many-th of those that are due, and the first
-that are a power of two."""
+"""Where few of the later calls are: of those that are due the 1st, 2nd, 4th and every 8th."""
 _NEVER = sys.maxsize
 
 
@@ -70,18 +70,34 @@ class SpotChecks:
         self._chosen = None
         self.from_hits = following(hits, schedule) - 1
 
-    def wants(self, replay: Replay, programs: Iterable[Replay], hits: int) -> bool:
-        """True where the call that begins, which ``replay`` would serve, is to be checked."""
+    def wants(
+        self,
+        replay: Replay,
+        programs: Iterable[Replay],
+        hits: int,
+        leaves_out: Callable[[Replay], bool] = lambda replay: False,
+    ) -> bool:
+        """True where the call that begins, which ``replay`` would serve, is to be checked.
+
+        Args:
+            leaves_out: true for programs that are not checked at this number of calls.
+        """
         chosen = None if self._chosen is None else self._chosen()
         if chosen is None or hits >= self._until:
-            chosen = self._least(replay, programs)
+            chosen = self._least(replay, programs, leaves_out)
+            if chosen is None:
+                self.put_off(hits)
+                return False
             self._chosen, self._until = ref(chosen), following(hits + 1, self._schedule) - 1
         return chosen is replay
 
-    def _least(self, replay: Replay, programs: Iterable[Replay]) -> Replay:
+    def _least(
+        self, replay: Replay, programs: Iterable[Replay], leaves_out: Callable[[Replay], bool]
+    ) -> Replay | None:
         """The program with the fewest checks, of those that ran since the last check."""
         alive = [one for one in programs if one is replay or one.runs > self._ran.get(one, 0)]
-        return min(alive, key=lambda one: (self._checks.get(one, 0), one is not replay))
+        due = [one for one in alive if not leaves_out(one)]
+        return min(due, key=lambda one: (self._checks.get(one, 0), one is not replay), default=None)
 
     def made(self, replay: Replay, programs: Iterable[Replay], hits: int) -> None:
         """Note that a call of ``replay`` was checked."""
@@ -92,7 +108,7 @@ class SpotChecks:
         self.follow(self._schedule, hits)
 
     def leaves_out(self, *, few: bool, rare: bool) -> bool:
-        """True where a check that is due is not made: few of the first, or later ones, are."""
+        """True for a program whose check is not made now: few of the first, or later ones, are."""
         number = self.from_hits + 1  # it may be due for some calls, until its program is called
         if self._schedule != "doubling":
             return False

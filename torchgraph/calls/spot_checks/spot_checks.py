@@ -33,7 +33,7 @@ from ...verify.memory import copied_bytes, fits
 from ...verify.repeats import Unrepeated, unrepeated
 from ..in_eager import is_bare, run_bare
 from ..programs import Programs
-from .schedule import LONG, SHORT, SpotChecks
+from .schedule import FEW_FROM, RARE_BELOW, SpotChecks
 
 BY_ATEN = "Such calls go on in the aten program, which does."
 IN_EAGER = "Such calls go on in eager."
@@ -92,14 +92,14 @@ class SpotChecker:
             return None
         if replay.audit is not None and replay.audit.is_due:  # this call is compared in any case
             return None
-        if not self.schedule.wants(replay, self._cache, hits):
-            return None
-        seconds, compiled = self._seconds(replay), replay.inductor_since is not None
-        few, rare = compiled or seconds >= LONG, compiled and seconds < SHORT
-        if self.schedule.leaves_out(few=few, rare=rare):
-            self.schedule.put_off(hits)
+        if not self.schedule.wants(replay, self._cache, hits, self._leaves_out):
             return None
         return self._start(replay, call)
+
+    def _leaves_out(self, replay: Replay) -> bool:
+        seconds, compiled = self._seconds(replay), replay.inductor_since is not None
+        few, rare = compiled or seconds >= FEW_FROM, compiled and seconds < RARE_BELOW
+        return self.schedule.leaves_out(few=few, rare=rare)
 
     def _seconds(self, replay: Replay) -> float:
         """Seconds of a step, as predicted."""

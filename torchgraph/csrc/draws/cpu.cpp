@@ -112,14 +112,20 @@ TG_CLONES void fill_8(Twister& t, State& s, uint64_t below, uint64_t one, uint64
   fill(t, s, below, one, out, n);
 }
 
-// The bits of a 1.
+// The bits of a 1; 0 for a dtype that is not filled.
 uint64_t one_of(ScalarType dtype) {
   switch (dtype) {
     case ScalarType::Float: return 0x3f800000u;
     case ScalarType::Double: return 0x3ff0000000000000u;
     case ScalarType::BFloat16: return 0x3f80u;
     case ScalarType::Half: return 0x3c00u;
-    default: return 1;
+    case ScalarType::Bool:
+    case ScalarType::Byte:
+    case ScalarType::Char:
+    case ScalarType::Short:
+    case ScalarType::Int:
+    case ScalarType::Long: return 1;
+    default: return 0;
   }
 }
 
@@ -128,18 +134,21 @@ void bernoulli_from_(Tensor state, Tensor out, double p) {
               state.numel() >= int64_t(sizeof(State)),
           "bernoulli_from_ needs the state of a generator of the CPU.");
   require(out.is_cpu() && out.is_contiguous(), "bernoulli_from_ fills a contiguous tensor of the CPU.");
+  const uint64_t one = one_of(out.scalar_type());
+  require(one != 0, "bernoulli_from_ does not fill tensors of this dtype.");
   require(p >= 0 && p <= 1, "bernoulli_from_ expects p to be in [0, 1], but got p=", p);
   State found;
   std::memcpy(&found, state.const_data_ptr(), sizeof(State));
   require(found.left >= 1 && found.left <= kWords + 1 &&
               (found.left == 1 || found.next == uint64_t(kWords + 1 - found.left)),
           "bernoulli_from_ does not know this state of a generator.");
+  if (out.numel() == 0) return;
   raise_version(state.get());
   raise_version(out.get());
   Twister twister;
   for (int i = 0; i < kWords; ++i) twister.words[i] = uint32_t(found.words[i]);
   temper(twister.words, twister.tempered);
-  const uint64_t below = uint64_t(std::ceil(p * 0x1p53)), one = one_of(out.scalar_type());
+  const uint64_t below = uint64_t(std::ceil(p * 0x1p53));
   void* to = out.mutable_data_ptr();
   const int64_t n = out.numel();
   switch (out.element_size()) {
