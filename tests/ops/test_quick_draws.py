@@ -182,6 +182,7 @@ def test_torch_draws_where_the_bits_are_others(monkeypatch):
 
 
 def test_a_program_with_dropout_has_eagers_bits(monkeypatch):
+    assert quick_draws.is_the_same(torch.float32)  # and known, before the op is replaced
     monkeypatch.setattr(quick_draws, "_alone", lambda: True)  # a runner of tests may have threads
     called = []
     own = quick_draws.bernoulli_from_

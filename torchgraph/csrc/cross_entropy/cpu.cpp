@@ -16,9 +16,9 @@ namespace {
 
 constexpr int64_t kBlock = 1024;       // logits that are looked at twice, in the first-level cache
 constexpr int64_t kAtOnce = 16 * 1024;  // logits for which another thread is worth its start
-// Rows that are read together where they, and not classes, lie side by side: many, or what is left.
+// Rows that are read together where they, and not classes, lie side by side; fewer are read one after
+// the other. Loops of a constant length are vector code.
 constexpr int64_t kMany = 64, kSome = 16;
-constexpr int64_t kAlone = 4;      // so few rows are read one after the other
 constexpr int64_t kClasses = 256;  // of many rows, in the second-level cache
 
 struct Losses {
@@ -60,8 +60,8 @@ TG_INLINE bool across_rows(const LossProblem& problem) {
 
 // How many of `left` rows are computed next.
 TG_INLINE int64_t rows_of(const LossProblem& problem, int64_t left) {
-  if (!across_rows(problem) || left <= kAlone) return 1;
-  return left >= kMany ? kMany : std::min(left, kSome);
+  if (!across_rows(problem) || left < kSome) return 1;
+  return left >= kMany ? kMany : kSome;
 }
 
 // --- a row after the other ------------------------------------------------------------------------
@@ -127,57 +127,42 @@ TG_INLINE void write_row(const Gradients& job, int64_t row) {
 
 // --- rows that lie side by side, a class after the other ------------------------------------------
 
-// A value of each of kN rows, of which `rows` are there: loops of a constant length are vector code.
-template <int64_t kN, class S>
-TG_INLINE void load_rows(const S* x, int64_t rows, wide_t<S>* values) {
-  if (rows == kN) {
-    for (int64_t r = 0; r < kN; ++r) values[r] = widen(x[r]);
-  } else {
-    for (int64_t r = 0; r < rows; ++r) values[r] = widen(x[r]);
-  }
-}
-
 template <int64_t kN, class S, bool kSmooth>
-TG_INLINE void sweep_rows(const LossProblem& problem, int64_t first, int64_t rows,
-                          Sweep<wide_t<S>>* sweeps) {
+TG_INLINE void sweep_rows(const LossProblem& problem, int64_t first, Sweep<wide_t<S>>* sweeps) {
   using A = wide_t<S>;
   const int64_t stride = problem.class_stride;
-  A value[kN] = {};
   for (int64_t at = 0; at < problem.classes; at += kClasses) {
     const int64_t n = std::min(kClasses, problem.classes - at);
     const S* x = logits_of<S>(problem, first) + at * stride;
     A highest[kN], from[kN], sum[kN] = {}, distance[kN] = {}, weights = 0;
     std::fill_n(highest, kN, Sweep<A>::kNothing);
-    for (int64_t i = 0; i < n; ++i) {
-      load_rows<kN>(x + i * stride, rows, value);
-      for (int64_t r = 0; r < kN; ++r) highest[r] = value[r] > highest[r] ? value[r] : highest[r];
-    }
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t r = 0; r < kN; ++r) {
+        const A value = widen(x[i * stride + r]);
+        highest[r] = value > highest[r] ? value : highest[r];
+      }
     for (int64_t r = 0; r < kN; ++r) from[r] = Sweep<A>::reference(highest[r]);
-    for (int64_t i = 0; i < n; ++i) {
-      load_rows<kN>(x + i * stride, rows, value);
-      for (int64_t r = 0; r < kN; ++r) sum[r] += exponential(value[r] - from[r]);
-    }
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t r = 0; r < kN; ++r) sum[r] += exponential(widen(x[i * stride + r]) - from[r]);
     for (int64_t i = 0; kSmooth && i < n; ++i) {
       const A w = problem.weight_of<A>(at + i);
       weights += w;
-      load_rows<kN>(x + i * stride, rows, value);
-      for (int64_t r = 0; r < kN; ++r) distance[r] += w * (value[r] - from[r]);
+      for (int64_t r = 0; r < kN; ++r) distance[r] += w * (widen(x[i * stride + r]) - from[r]);
     }
-    for (int64_t r = 0; r < rows; ++r)
+    for (int64_t r = 0; r < kN; ++r)
       sweeps[r].template merge<kSmooth>({highest[r], sum[r], weights, distance[r]});
   }
 }
 
 template <int64_t kN, class S, bool kSmooth>
-TG_INLINE void write_rows(const Gradients& job, int64_t first, int64_t rows) {
+TG_INLINE void write_rows(const Gradients& job, int64_t first) {
   using A = wide_t<S>;
   const LossProblem& problem = job.problem;
   const int64_t stride = problem.class_stride;
   const S* x = logits_of<S>(problem, first);
   S* out = static_cast<S*>(job.out) + first * job.row_stride;
-  A high[kN] = {}, low[kN] = {}, softmax[kN] = {}, uniform[kN] = {}, at_target[kN] = {};
-  A kept[kN] = {}, value[kN] = {};
-  for (int64_t r = 0; r < rows; ++r) {
+  A high[kN], low[kN], softmax[kN], uniform[kN], at_target[kN] = {}, kept[kN];
+  for (int64_t r = 0; r < kN; ++r) {
     const LogitsGradient<A> gradient = gradient_of_row<S>(job, first + r);
     const int64_t target = problem.target(first + r);
     kept[r] = A(target != problem.ignored);
@@ -185,7 +170,6 @@ TG_INLINE void write_rows(const Gradients& job, int64_t first, int64_t rows) {
     low[r] = gradient.low;
     softmax[r] = gradient.softmax;
     uniform[r] = gradient.uniform;
-    at_target[r] = 0;
     if (kept[r] != A(0)) {  // before it is overwritten: the gradient may take the logits' place
       const A w = problem.weight_of<A>(target);
       at_target[r] =
@@ -194,21 +178,20 @@ TG_INLINE void write_rows(const Gradients& job, int64_t first, int64_t rows) {
   }
   for (int64_t i = 0; i < problem.classes; ++i) {
     const A w = kSmooth ? problem.weight_of<A>(i) : A(1);
-    load_rows<kN>(x + i * stride, rows, value);
     A made[kN];  // they are not written at once: the compiler cannot see that no two overlap
     for (int64_t r = 0; r < kN; ++r) {
-      const A probability = exponential((value[r] - high[r]) - low[r]) * softmax[r];
+      const A probability = exponential((widen(x[i * stride + r]) - high[r]) - low[r]) * softmax[r];
       const A found = kSmooth ? probability - uniform[r] * w : probability;
       made[r] = kept[r] != A(0) ? found : A(0);
     }
     S* to = out + i * job.class_stride;
-    if (rows == kN && job.row_stride == 1) {
+    if (job.row_stride == 1) {
       for (int64_t r = 0; r < kN; ++r) narrow(made[r], to[r]);
     } else {
-      for (int64_t r = 0; r < rows; ++r) narrow(made[r], to[r * job.row_stride]);
+      for (int64_t r = 0; r < kN; ++r) narrow(made[r], to[r * job.row_stride]);
     }
   }
-  for (int64_t r = 0; r < rows; ++r)
+  for (int64_t r = 0; r < kN; ++r)
     if (kept[r] != A(0))
       narrow(at_target[r], out[problem.target(first + r) * job.class_stride + r * job.row_stride]);
 }
@@ -224,9 +207,9 @@ TG_INLINE void forward_rows(const Losses& job, int64_t begin, int64_t end, doubl
     rows = rows_of(problem, end - first);
     Sweep<A> sweeps[kMany];
     if (rows == kMany) {
-      sweep_rows<kMany, S, kSmooth>(problem, first, kMany, sweeps);
-    } else if (rows > 1) {
-      sweep_rows<kSome, S, kSmooth>(problem, first, rows, sweeps);
+      sweep_rows<kMany, S, kSmooth>(problem, first, sweeps);
+    } else if (rows == kSome) {
+      sweep_rows<kSome, S, kSmooth>(problem, first, sweeps);
     } else if (problem.target(first) != problem.ignored) {
       sweep_row<S, kSmooth>(problem, first, sweeps[0]);
     }
@@ -268,9 +251,9 @@ TG_INLINE void backward_rows(const Gradients& job, int64_t begin, int64_t end) {
   for (int64_t first = begin, rows; first < end; first += rows) {
     rows = rows_of(job.problem, end - first);
     if (rows == kMany) {
-      write_rows<kMany, S, kSmooth>(job, first, kMany);
-    } else if (rows > 1) {
-      write_rows<kSome, S, kSmooth>(job, first, rows);
+      write_rows<kMany, S, kSmooth>(job, first);
+    } else if (rows == kSome) {
+      write_rows<kSome, S, kSmooth>(job, first);
     } else {
       write_row<S, kSmooth>(job, first);
     }
