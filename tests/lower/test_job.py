@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -38,6 +39,15 @@ def linear_relu():
     metas = tuple(map(TensorMeta.of, inputs))
     outputs = (TensorMeta.of(expected),)
     return Region(0, gm, metas, outputs, written=(), random=False), inputs, expected
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("options", "known"), [("-O1 -g0", True), ("-mno-such-instructions", False)]
+)
+def test_the_compiler_is_asked_for_instructions_by_their_options(options, known):
+    """As Inductor asks it by a file that it compiles and loads, in seconds."""
+    assert _inductor._is_known(SimpleNamespace(build_arch_flags=lambda: options), "") is known
 
 
 @needs_compiler

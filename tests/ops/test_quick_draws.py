@@ -14,11 +14,17 @@ from torchgraph.library import bernoulli, quick_draws
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool, torch.int64]
 
+
+def torch_draws_one_by_one():
+    """Not by oneMKL: then each draw compares the number that ``uniform_`` gives."""
+    draws, numbers = (torch.Generator().manual_seed(1) for _ in range(2))
+    uniform = torch.empty(2000, dtype=torch.float64).uniform_(generator=numbers)
+    return torch.equal(torch.empty(2000).bernoulli_(0.3, generator=draws) == 1, uniform < 0.3)
+
+
 pytestmark = [
     pytest.mark.skipif(not _extension.path("cpu"), reason="no compiled library"),
-    pytest.mark.skipif(
-        not quick_draws.is_the_same(torch.float32), reason="torch draws otherwise here"
-    ),
+    pytest.mark.skipif(not torch_draws_one_by_one(), reason="torch draws by oneMKL here"),
 ]
 
 
@@ -27,6 +33,23 @@ def same_random_state():
     before = torch.get_rng_state()
     yield
     torch.set_rng_state(before)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """As if no other thread of the process could draw: a runner of tests may have some."""
+    monkeypatch.setattr(quick_draws, "_alone", lambda: True)
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """An item for each call of the compiled op."""
+    assert quick_draws.is_the_same(torch.float32)  # and known, before the op is replaced
+    calls, own = [], quick_draws.bernoulli_from_
+    monkeypatch.setattr(
+        quick_draws, "bernoulli_from_", lambda *args: (calls.append(1), own(*args))[1]
+    )
+    return calls
 
 
 def drawn(draw):
@@ -77,7 +100,7 @@ def test_the_numbers_and_the_state_are_torchs(n, words, normals, p, dtype, seed)
     ],
     ids=["least", "bfloat16", "few", "channels_last", "one channel", "1", "gaps", "float8"],
 )
-def test_programs_draw_what_the_op_does(op, like):
+def test_programs_draw_what_the_op_does(op, like, alone):
     kernel = quick_draws.KERNELS[op]
     if like.dtype is torch.float8_e5m2:
         with pytest.raises(NotImplementedError):
@@ -90,7 +113,7 @@ def test_programs_draw_what_the_op_does(op, like):
     assert ours[0].stride() == theirs[0].stride()
 
 
-def test_wrong_probabilities_and_generators_are_the_ops_own():
+def test_wrong_probabilities_and_generators_are_the_ops_own(alone):
     kernel, like = quick_draws.KERNELS[aten.bernoulli.p], torch.empty(5000)
     with pytest.raises(RuntimeError, match=r"p to be in \[0, 1\]"):
         kernel(like, 1.5)
@@ -103,14 +126,9 @@ def test_wrong_probabilities_and_generators_are_the_ops_own():
 
 
 @pytest.mark.parametrize("name", ["QueueFeederThread", "a user's"])
-def test_beside_threads_that_may_draw_torch_draws(name, monkeypatch):
+def test_beside_threads_that_may_draw_torch_draws(name, called):
     """Between reading and writing the state nothing keeps another thread from drawing."""
-    called, end = [], threading.Event()
-    own = quick_draws.bernoulli_from_
-    monkeypatch.setattr(quick_draws, "is_the_same", lambda dtype: True)
-    monkeypatch.setattr(
-        quick_draws, "bernoulli_from_", lambda *args: (called.append(1), own(*args))[1]
-    )
+    end = threading.Event()
     kernel, like = quick_draws.KERNELS[aten.bernoulli.p], torch.empty(5000)
     alone = quick_draws._alone()  # a runner of tests may have threads
     thread = threading.Thread(target=end.wait, name=name)
@@ -168,7 +186,7 @@ def test_what_is_no_state_is_refused(state):
     assert torch.equal(out, torch.full((5,), 7.0))
 
 
-def test_torch_draws_where_the_bits_are_others(monkeypatch):
+def test_torch_draws_where_the_bits_are_others(monkeypatch, alone):
     """As where it calls oneMKL."""
     monkeypatch.setattr(quick_draws, "bernoulli_from_", lambda state, out, p: out.zero_())
     monkeypatch.setattr(quick_draws, "has_kernel", lambda op, device: True)
@@ -181,14 +199,7 @@ def test_torch_draws_where_the_bits_are_others(monkeypatch):
         quick_draws.is_the_same.cache_clear()
 
 
-def test_a_program_with_dropout_has_eagers_bits(monkeypatch):
-    assert quick_draws.is_the_same(torch.float32)  # and known, before the op is replaced
-    monkeypatch.setattr(quick_draws, "_alone", lambda: True)  # a runner of tests may have threads
-    called = []
-    own = quick_draws.bernoulli_from_
-    monkeypatch.setattr(
-        quick_draws, "bernoulli_from_", lambda *args: (called.append(1), own(*args))[1]
-    )
+def test_a_program_with_dropout_has_eagers_bits(alone, called):
     net = nn.Sequential(nn.Linear(8, 128), nn.Dropout(0.2), nn.Linear(128, 1))
     x = torch.randn(64, 8)
 

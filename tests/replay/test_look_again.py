@@ -130,7 +130,7 @@ def test_a_program_that_is_checked_rarely_takes_no_turn_of_another():
     assert of_aten[:5] == [2, 4, 8, 16, 64]  # the 32nd is the other's
     assert max(b - a for a, b in itertools.pairwise(of_aten)) < 3000
     assert len(of_compiled) >= 5
-    assert len(looked) >= 9 + 11
+    assert len(looked) >= 20  # of 9 + 12 that are due
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -20,16 +20,17 @@ from .definition import define
 _TAGS = (torch.Tag.nondeterministic_seeded,)
 
 
-def _as_strided_like(like: torch.Tensor) -> torch.Tensor:
+def as_strided_like(like: torch.Tensor) -> torch.Tensor:
+    """A new tensor of the same shape, strides, dtype and device."""
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
 
 
 def _bernoulli(like: torch.Tensor, p: float) -> torch.Tensor:
-    return _as_strided_like(like).bernoulli_(p)
+    return as_strided_like(like).bernoulli_(p)
 
 
 def _normal(like: torch.Tensor, mean: float, std: float) -> torch.Tensor:
-    return _as_strided_like(like).normal_(mean, std)
+    return as_strided_like(like).normal_(mean, std)
 
 
 def _grouped_mm_shape(

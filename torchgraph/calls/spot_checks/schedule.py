@@ -75,9 +75,11 @@ class SpotChecks:
         replay: Replay,
         programs: Iterable[Replay],
         hits: int,
-        leaves_out: Callable[[Replay], bool] = lambda replay: False,
+        leaves_out: Callable[[Replay], bool],
     ) -> bool:
         """True where the call that begins, which ``replay`` would serve, is to be checked.
+
+        Where all programs are left out, the check is put off.
 
         Args:
             leaves_out: true for programs that are not checked at this number of calls.

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kBlock = 1024;       // logits that are looked at twice, in the first-level cache
 constexpr int64_t kAtOnce = 16 * 1024;  // logits for which another thread is worth its start
-// Rows that are read together where they, and not classes, lie side by side; fewer are read one after
-// the other. Loops of a constant length are vector code.
+// Rows that are read together where they, and not classes, lie side by side; fewer are read one
+// after the other. Loops of a constant length are vector code.
 constexpr int64_t kMany = 64, kSome = 16;
 constexpr int64_t kClasses = 256;  // of many rows, in the second-level cache
 

@@ -59,7 +59,7 @@ TG_INLINE void temper(const uint32_t* words, uint32_t* out) {
 // 53 of the 64 bits of two words are a number below 1; `below` is what it is compared with, times
 // 2^53.
 template <class T>
-TG_INLINE T coin(uint32_t first, uint32_t second, uint64_t below, T one) {
+TG_INLINE T bernoulli(uint32_t first, uint32_t second, uint64_t below, T one) {
   const uint64_t bits = (uint64_t(first & 0x1fffffu) << 32) | second;
   return bits < below ? one : T(0);
 }
@@ -77,14 +77,14 @@ TG_INLINE void fill(Twister& twister, State& state, uint64_t below, T one, T* ou
       next = 0;
     }
     if (has_first) {
-      *out++ = coin(first, twister.tempered[next++], below, one);
+      *out++ = bernoulli(first, twister.tempered[next++], below, one);
       --left, --n;
       has_first = false;
       continue;
     }
     const int pairs = int(std::min<int64_t>(n, left / 2));
     const uint32_t* from = twister.tempered + next;
-    for (int i = 0; i < pairs; ++i) out[i] = coin(from[2 * i], from[2 * i + 1], below, one);
+    for (int i = 0; i < pairs; ++i) out[i] = bernoulli(from[2 * i], from[2 * i + 1], below, one);
     out += pairs;
     n -= pairs;
     next += 2 * pairs;

@@ -22,8 +22,8 @@ from ..._torch import (
     op_functions,
     schema_of,
 )
-from ...library.expect import KERNELS as _EXPECT
-from ...library.quick_draws import KERNELS as _DRAWS
+from ...library import quick_draws
+from ...library.expect import KERNELS
 from ...optimizers import fused
 from ..memory.block import OutCall
 
@@ -38,9 +38,8 @@ _PLAIN = (
     torch.layout,
     torch.memory_format,
 )
-
-
-_KERNELS = {**_EXPECT, **_DRAWS}
+_KERNELS = {**KERNELS, **quick_draws.KERNELS}
+"""By op, what is called in its place."""
 
 
 class _Seen(Exception):

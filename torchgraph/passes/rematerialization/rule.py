@@ -43,13 +43,13 @@ class Rematerialize(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Choose what to repeat, and let its readers in the backward read copies."""
-        before = sum(kept_by_node(program).values())
-        if before < max(self.least, 1):
+        least, before = max(self.least, 1), sum(kept_by_node(program).values())
+        if before < least:
             return
         chosen = _choose(program)
         after = sum(kept_by_node(program, chosen.repeated).values())
         after -= sum(one.meta["val"].nbytes - one.meta["val"].numel() for one in chosen.packed)
-        if before - after < max(self.least, 1):
+        if before - after < least:
             return
         copies = _copy(program, chosen, edit)
         for node in reversed(list(program.nodes)):
