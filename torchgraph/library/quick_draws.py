@@ -1,8 +1,8 @@
 """Bernoulli draws of the CPU's default generator, many at a time: the bits that torch draws.
 
-Dropout's draws are a tenth of a large step where torch draws one number after the other: 8 to
-15 ns each. ``torchgraph::bernoulli_from_`` computes the same numbers by vector code. Whether it does
-is tried out, once in a process: where torch draws otherwise, as by oneMKL, its own kernel stays.
+Dropout's draws are a tenth of a large step where torch draws one number after the other: 8 to 15 ns
+each. ``torchgraph::bernoulli_from_`` computes the same numbers by vector code. Whether it does is
+tried out, once in a process: where torch draws otherwise, as by oneMKL, its own kernel stays.
 """
 
 from __future__ import annotations
