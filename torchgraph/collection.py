@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -54,10 +55,26 @@ class _Pauses:
                 del self._open[here]
             last = not self._open and self._enabled
         if last and collects:
-            gc.collect(1)
+            _age()
         with self._lock:
             if last and not self._open:
                 gc.enable()
+
+
+def _age() -> None:
+    """Collect young objects, and count the others as old.
+
+    What a collection moves to the oldest generation counts towards the next full collection, which
+    looks at all objects of the process (0.2 s where torch and transformers are imported). A program
+    alone would tip it. `gc.freeze` and `gc.unfreeze` move objects without counting them; they would
+    unfreeze those of a user who froze some. Python 3.14 collects by increments instead.
+    """
+    if sys.version_info >= (3, 14) or gc.get_freeze_count():
+        gc.collect(1)
+        return
+    gc.collect(0)
+    gc.freeze()
+    gc.unfreeze()
 
 
 _pauses = _Pauses()

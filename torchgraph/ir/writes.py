@@ -33,10 +33,8 @@ def written_by(node: fx.Node) -> list[fx.Node]:
     if node.op != "call_function" or not effects.of(node).mutates:
         return []
     target: object = node.target
-    if isinstance(target, Writing):
-        return target.writes(node.args)
     if not isinstance(target, OpOverload):
-        return node.all_input_nodes
+        return target.writes(node.args) if isinstance(target, Writing) else node.all_input_nodes
     outs = [node.kwargs[one.name] for one in schema_of(target).arguments if one.is_out]
     found: list[fx.Node] = []
     fx.map_arg(outs or effects.written_values(target, node.args), found.append)

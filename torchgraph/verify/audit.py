@@ -36,6 +36,7 @@ from .repeats import Unrepeated, first_unrepeated
 from .rounding import RUNS, Noise, Shaker, Suspect
 from .run import parts_of, skipped_by, walk_parts
 from .start import make_casts
+from .sums import Sums
 
 
 class NotConfirmed(Exception):
@@ -239,6 +240,7 @@ class Audit:
         ends = self._ends(results, start.values)
         suspects: dict[ValueKey, Suspect] = {}
         reference = Reference(self._single, self._parts, observed, redraws=self._redraws)
+        sums = Sums()
         start.random.put_back()
 
         def judge(key: ValueKey, node: Argument, expected: object) -> None:
@@ -252,11 +254,12 @@ class Audit:
             else:
                 return
             found = gap(expected, got)
-            if not found.within(tight(expected, flips=mixed) | self._bound(key, expected)):
+            allowed = tight(expected, flips=mixed) | sums.gap(node, expected)
+            if not found.within(allowed | self._bound(key, expected)):
                 one = node if isinstance(node, fx.Node) else None
                 suspects[key] = Suspect(one, what, expected, found, mixed)
 
-        reference.run(given, judge)
+        reference.run(given, judge, before=sums.before)
         if not self._redraws and not ended.equal(TorchRandomState(self._gpus)):
             return NotConfirmed("it leaves the random generator in another state")
 

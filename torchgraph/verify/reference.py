@@ -23,7 +23,7 @@ from ..ir.copies import is_expanded
 from ..ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
 from ..lower import Crossing, Region
 from .rounding import dense
-from .run import PartRun, walk_parts
+from .run import Before, PartRun, nothing, walk_parts
 
 _SKIP = OutputKind.SKIP
 
@@ -175,10 +175,12 @@ class Reference:
         look: Look,
         moves: Moves = _UNMOVED,
         keys: Collection[ValueKey] | None = None,
+        before: Before = nothing,
     ) -> None:
         """Run the step: ``look`` is called for what was observed, then for each output.
 
         Args:
+            before: called with each node before it runs, and the values so far.
             keys: the values to look at, if not all: what they do not depend on need not run.
         """
         log = self._observed.collectives
@@ -205,7 +207,7 @@ class Reference:
 
         wanted: set[ValueKey] = set(self._nodes if keys is None else keys)
         met: set[ValueKey] = set()
-        found = walk_parts(self._program, self._parts, values, after, log, instead)
+        found = walk_parts(self._program, self._parts, values, after, log, instead, before)
         for out, value in found.items():
             if out in wanted and out not in met:
                 look(out, self._nodes[out], value)

@@ -26,6 +26,10 @@ Before = Callable[[fx.Node, Mapping[fx.Node, Any]], object]
 _NONE: Mapping[fx.Node, object] = {}
 
 
+def nothing(node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
+    """Nothing is done before a node."""
+
+
 class Stop(Exception):
     """Raised by a callback to end a walk."""
 
@@ -35,7 +39,7 @@ def walk(
     values: Sequence[Any],
     after: After,
     *,
-    before: Before = lambda node, values: None,
+    before: Before = nothing,
     outputs: Sequence[OutputSpec] | None = None,
     collectives: CollectiveLog | None = None,
     instead: Mapping[fx.Node, object] = _NONE,
@@ -203,6 +207,7 @@ def walk_parts(
     after: Callable[[PartRun, fx.Node, Any], Any],
     collectives: CollectiveLog | None = None,
     instead: Mapping[fx.Node, object] = _NONE,
+    before: Before = nothing,
 ) -> dict[OutputSpec, Any]:
     """Run a step in its parts, node by node; its outputs. See `walk` and `part_runs`."""
     runs = part_runs(program, parts, values)
@@ -210,7 +215,14 @@ def walk_parts(
         one = next(runs)
         while True:
             go_on = partial(after, one)
-            results = walk(one.program, one.values, go_on, collectives=collectives, instead=instead)
+            results = walk(
+                one.program,
+                one.values,
+                go_on,
+                before=before,
+                collectives=collectives,
+                instead=instead,
+            )
             one = runs.send(results)
     except StopIteration as end:
         found: dict[OutputSpec, Any] = end.value

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from ...ir.program import Phase, Program, provenance
-from ..raising import Calling, may_raise
+from ..raising import is_calling, may_raise
 
 _FEW_BYTES = 2**20
 """The bytes copied for the sake of errors that no op announces, such as a lack of memory."""
@@ -49,7 +49,7 @@ class Undoing(NamedTuple):
 
 def _is_of_backward(node: fx.Node) -> bool:
     target: object = node.target
-    if isinstance(target, Calling):
+    if is_calling(target):
         return any(map(_is_of_backward, target.inner()))
     return node.op == "call_function" and provenance(node).phase is Phase.BACKWARD
 
