@@ -146,6 +146,11 @@ class Replay:
             self._label(on=not self._labels.is_on)
         return around
 
+    def begin_compiling(self) -> None:
+        """Start what the first call that it serves would wait for; see `Switch.begin`."""
+        if self._switch is not None:
+            self._switch.begin()
+
     def _switched(
         self, switch: Switch, calls: int, options: Options
     ) -> AbstractContextManager[None]:

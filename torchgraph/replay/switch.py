@@ -91,6 +91,19 @@ class Switch:
             why if chosen is None else f"switch_at={chosen:,}"
         )
 
+    def begin(self) -> None:
+        """Start compiling now what the first call that the program serves will run.
+
+        Where Inductor was chosen, that call waits for the compiler: it computes beside the call
+        that confirms the program. What the disk cache has is not compiled.
+        """
+        if self._is_auto:
+            return
+        try:
+            self._start(0, waits=True, gives_way=True)
+        except Exception as failure:  # as in `due`
+            self._fail(failure)
+
     def due(self, calls: int, runs: int, limit: float | None) -> Compiled | None:
         """Start compiling when it is time; the compiled code, once that is to run.
 
@@ -112,8 +125,7 @@ class Switch:
             self._end("stays on aten: the wait for Inductor was interrupted")
             raise
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
-            kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
-            self.stay_on_aten(f"{kind}{failure}")
+            self._fail(failure)
         return None
 
     def around(
@@ -134,7 +146,11 @@ class Switch:
         self.failed = why
         warn(f"{self._name} stays on the aten backend. {why}", BackendWarning)
 
-    def _start(self, calls: int, *, waits: bool = False) -> Compilation:
+    def _fail(self, failure: Exception) -> None:
+        kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
+        self.stay_on_aten(f"{kind}{failure}")
+
+    def _start(self, calls: int, *, waits: bool = False, gives_way: bool = False) -> Compilation:
         with paused():  # many objects and no garbage, as in a capture
             code = self._lowered()
             self._compiled = Compiled(code, self._audit(code))
@@ -142,7 +158,7 @@ class Switch:
             compilation = Compilation(
                 self._name, code.regions, DiskCache(), eager_draws=eager_draws
             )
-        compilation.start(waits=waits)
+        compilation.start(waits=waits, gives_way=gives_way)
         self._compilation = compilation
         self._gives_way = self._at - calls <= _NEAR
         return compilation

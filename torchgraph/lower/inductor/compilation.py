@@ -49,17 +49,19 @@ class Compilation:
         self._owner = 0
         """The process that started this; a fork of it starts anew."""
         self._waits_for_turn = False
+        self._gives_way = False
         self._problem = ""
         self.seconds: dict[str, float] = {}
         """What was spent by stage; those of all compiling processes together."""
 
     # --- what a step asks for ---------------------------------------------------------------------
 
-    def start(self, *, waits: bool = False) -> None:
+    def start(self, *, waits: bool = False, gives_way: bool = False) -> None:
         """See that what is missing is compiled, when it is its turn; return at once.
 
         Args:
-            waits: `finish` comes next.
+            waits: `finish` comes soon: all cores compile.
+            gives_way: until `finish`, to whatever else computes.
 
         Raises:
             CompilationFailed: Inductor has no compiler here.
@@ -71,7 +73,7 @@ class Compilation:
         problem = missing(devices)
         if problem:
             raise CompilationFailed(f"Inductor cannot compile here: {problem}.")
-        self._waits_for_turn = True
+        self._waits_for_turn, self._gives_way = True, gives_way
         queue.put(self, first=waits)
 
     def go_on(self) -> None:
@@ -113,6 +115,7 @@ class Compilation:
         """
         if not self._is_ours:
             self.start(waits=True)
+        self._gives_way = False
         try:
             self._wait(limit, goes_on)
             self._take_note()
@@ -152,6 +155,7 @@ class Compilation:
         threads = max(queue.threads, processes // len(absent))  # few functions have more each
         try:
             scratch = Scratch.for_compilers(self._cache.root)
+            idle = idle or self._gives_way
             self._compiler = Compiler(_MAIN, order, scratch, idle=idle, threads=threads)
         except OSError as error:  # said to the step that waits for it, not to the one that asked
             self._problem = f"The compiler cannot be started ({error})."
