@@ -21,7 +21,7 @@ class Interpretation:
         self.eager_draws = eager_draws
         self.made.append(self)
 
-    def start(self, *, waits: bool = False) -> None:
+    def start(self, *, waits: bool = False, gives_way: bool = False) -> None:
         """There is nothing to start."""
 
     def go_on(self) -> None:

@@ -368,8 +368,8 @@ def test_the_compiler_stands_still_beside_a_short_step(empty, monkeypatch, short
             seen.append(compiles and stops(compiles._compiler._process.pid, seconds))
         return run(self, call)
 
-    def start(self, *, waits=False, start=Compilation.start):
-        start(self, waits=waits)
+    def start(self, *, waits=False, gives_way=False, start=Compilation.start):
+        start(self, waits=waits, gives_way=gives_way)
         while not self._compiler.is_guarded:
             time.sleep(0.01)
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
+
+import pytest
 
 from torchgraph.collection import paused
+from torchgraph.counters import counters
 
 
 def test_it_is_paused_until_the_last_block_ends():
@@ -26,3 +30,37 @@ def test_who_has_none_gets_none():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python collects by increments")
+def test_what_a_capture_makes_is_old_and_tips_no_full_collection() -> None:
+    kept, full = [], []
+
+    def collected(phase: str, found: dict[str, int]) -> None:
+        if phase == "start" and found["generation"] == 2:
+            full.append(found)
+
+    gc.collect()
+    gc.callbacks.append(collected)
+    try:
+        with paused():
+            counters.captures += 1
+            kept += [[] for _ in range(len(gc.get_objects()))]
+        old = set(map(id, gc.get_objects(generation=2)))
+        assert {id(one) for one in kept} <= old
+        churned = [[] for _ in range(20_000)]  # makes the younger generations be collected
+        assert churned
+        assert not full
+    finally:
+        gc.callbacks.remove(collected)
+
+
+def test_what_a_user_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with paused():
+            counters.captures += 1
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()

@@ -214,7 +214,7 @@ def test_what_set_confirm_takes(mode):
 
 
 def test_without_memory_the_step_goes_on(monkeypatch):
-    def none_left(*_: Any):
+    def none_left(*_: Any, **__: Any):
         raise MemoryError
 
     monkeypatch.setattr(confirm, "copy_of", none_left)
@@ -225,7 +225,7 @@ def test_without_memory_the_step_goes_on(monkeypatch):
 
 
 def test_without_memory_to_look_the_step_goes_on(monkeypatch):
-    def none_left(*_: Any):
+    def none_left(*_: Any, **__: Any):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
 
     monkeypatch.setattr(confirm.Reference, "run", none_left)

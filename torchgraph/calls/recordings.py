@@ -334,8 +334,8 @@ class Recordings:
             if not any(isinstance(one.value, float) for one in outcome.tape.expectations):
                 at = "" if apart is None else f"{apart.what}{apart.at}"
                 self._cache.warn_of_thrash(size, recorded_call.moved or at or recorded_call.why_not)
-            if apart is None and len(self.signatures) == 1:  # the next call most likely confirms it
-                replay.begin_compiling()
+            if len(self.signatures) == 1 and not any(one.replay for one in known.drafts):
+                replay.begin_compiling()  # the next call most likely confirms it
         known.drafts.insert(0, recorded_call.draft(replay, next_one))
         del known.drafts[size:]
 
