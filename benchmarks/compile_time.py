@@ -105,10 +105,10 @@ def _ours(work: Work) -> dict[str, Any]:
     made = {name: found[name] for name in ("building graph", "building plan")}
     waits = {name: found[name] for name in found if name.startswith(_WAIT)}
     stages = {
-        "recording": sum(calls[:-1]) - sum(made.values()),
+        "recording, and lowering for Inductor": sum(calls[:-1]) - sum(made.values()),
         **made,
         **waits,
-        "lowering, and the first call by compiled code": calls[-1] - waits[_WAIT],
+        "the first call by compiled code": calls[-1] - waits[_WAIT],
     }
     return {"seconds": sum(calls), "stages": stages}
 
