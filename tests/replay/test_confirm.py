@@ -289,8 +289,9 @@ def test_rounding_is_no_fault(model, setting, plant):
         warnings.simplefilter("error", BackendWarning)
         one = Training(model, OPTIMIZERS["AdamW"], "inductor", configure)
         one.run(data_for(model, 8))
-    assert one.confirmation.confirmed == 8
-    assert one.graph.report().calls.looked == 7
+    looked = 0 if setting == "oneflow" else 7  # eager makes none of OneFlow's casts
+    assert one.confirmation.confirmed == 1 + looked
+    assert one.graph.report().calls.looked == looked
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
