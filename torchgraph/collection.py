@@ -61,17 +61,23 @@ class _Pauses:
                 gc.enable()
 
 
+_aged: list[bool] = []
+"""Something once the objects of a first capture were moved."""
+
+
 def _age() -> None:
-    """Collect young objects, and count the others as old.
+    """Collect young objects; those of the process's first capture that stay are old at once.
 
     What a collection moves to the oldest generation counts towards the next full collection, which
-    looks at all objects of the process (0.2 s where torch and transformers are imported). A program
-    alone would tip it. `gc.freeze` and `gc.unfreeze` move objects without counting them; they would
-    unfreeze those of a user who froze some. Python 3.14 collects by increments instead.
+    looks at all objects of the process (0.2 s where torch and transformers are imported). The first
+    program alone would tip it. `gc.freeze` and `gc.unfreeze` move objects without counting them;
+    they would unfreeze those of a user who froze some. Objects of later captures count: else who
+    captures on and on would never have a full collection. Python 3.14 collects by increments.
     """
-    if sys.version_info >= (3, 14) or gc.get_freeze_count():
+    if _aged or sys.version_info >= (3, 14) or gc.get_freeze_count():
         gc.collect(1)
         return
+    _aged.append(True)
     gc.collect(0)
     gc.freeze()
     gc.unfreeze()

@@ -21,7 +21,7 @@ class Interpretation:
         self.eager_draws = eager_draws
         self.made.append(self)
 
-    def start(self, *, waits: bool = False, gives_way: bool = False) -> None:
+    def start(self, *, waits: bool = False, ahead: bool = False) -> None:
         """There is nothing to start."""
 
     def go_on(self) -> None:
@@ -33,6 +33,7 @@ class Interpretation:
     resume = pause
 
     is_done = True
+    is_stale = False
 
     def finish(self, limit: float | None = None, goes_on: Any = None) -> None:
         for region in self.regions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.lower.conftest import Interpretation
 from tests.parity.models import Mlp, batches
 from torchgraph.errors import BackendWarning
 from torchgraph.lower import CompilationFailed
+from torchgraph.replay.switch import Switch
 
 
 def graph_of(backend: str) -> Any:
@@ -46,7 +48,14 @@ def test_nothing_begins_where_no_call_waits(
     assert interpreted == []
 
 
-def test_a_program_that_the_next_call_does_not_confirm(interpreted: list[Interpretation]) -> None:
+def test_a_program_that_the_next_call_does_not_confirm(
+    interpreted: list[Interpretation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its compiler ends then: another call would wait for it."""
+    ended = []
+    monkeypatch.setattr(
+        Switch, "end_early", lambda self, end=Switch.end_early: ended.append(end(self))
+    )
     model = nn.Linear(4, 4)
     model.scale = 1.0
 
@@ -57,9 +66,12 @@ def test_a_program_that_the_next_call_does_not_confirm(interpreted: list[Interpr
     step.config.set_backend("inductor")
     found = [step(torch.ones(2, 4)).item()]
     model.scale = 2.0
-    found += [step(torch.ones(2, 4)).item() for _ in range(3)]
+    found.append(step(torch.ones(2, 4)).item())
+    assert len(ended) == 1
+    found += [step(torch.ones(2, 4)).item() for _ in range(2)]
     assert found[1:] == pytest.approx([2 * found[0]] * 3)
     assert len(interpreted) == 2
+    assert len(ended) == 1
 
 
 def test_without_a_compiler_it_is_said_once(
@@ -70,10 +82,47 @@ def test_without_a_compiler_it_is_said_once(
 
     monkeypatch.setattr(Interpretation, "start", start)
     graph, ((x, y),) = graph_of("inductor"), batches(Mlp, 1)
-    graph(x, y)
-    with pytest.warns(BackendWarning, match="stays on the aten backend. no compiler here"):
-        graph(x, y)
     for _ in range(3):
         graph(x, y)
-    assert len(interpreted) == 1
+    with pytest.warns(BackendWarning, match="stays on the aten backend. no compiler here"):
+        graph(x, y)
+    for _ in range(2):
+        graph(x, y)
     assert graph.report().programs.held[0].runs > 0
+
+
+def test_a_warning_that_is_an_error_stops_one_call(
+    interpreted: list[Interpretation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the call has done anything: whoever tries again trains once."""
+
+    def start(self: Any, **options: bool) -> None:
+        raise CompilationFailed("no compiler here")
+
+    monkeypatch.setattr(Interpretation, "start", start)
+    graph, ((x, y),), stopped = graph_of("inductor"), batches(Mlp, 1), []
+    weight = next(iter(graph.model.parameters()))
+    for call in range(6):
+        before = weight.detach().clone()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", BackendWarning)
+            try:
+                graph(x, y)
+            except BackendWarning:
+                stopped.append(call)
+                assert torch.equal(weight, before)
+            else:
+                assert not torch.equal(weight, before)
+    assert stopped == [3]
+
+
+def test_what_was_begun_for_other_threads_is_begun_anew(
+    interpreted: list[Interpretation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, ((x, y),) = graph_of("inductor"), batches(Mlp, 1)
+    for _ in range(3):
+        graph(x, y)
+    monkeypatch.setattr(Interpretation, "is_stale", True)
+    graph(x, y)
+    assert len(interpreted) == 2
+    assert graph.report().programs.held[0].inductor_since == 0

@@ -15,10 +15,15 @@ class Compiles:
     def __init__(self, log: list[str], name: str, *keys: str) -> None:
         self.log, self.name = log, name
         self.keys = frozenset(keys or [name])
-        self.has_ended = False
+        self.has_ended = self.yields = False
 
     def begin(self, *, idle: bool) -> None:
+        self.has_ended = False
         self.log.append(f"{self.name} begins" + (" idle" if idle else ""))
+
+    def put_back(self) -> None:
+        self.has_ended = True
+        self.log.append(f"{self.name} is put back")
 
     def hurry(self) -> None:
         self.log.append(f"{self.name} hurries")
@@ -63,6 +68,30 @@ def test_what_a_step_waits_for_is_next_and_what_runs_hurries() -> None:
     first.has_ended = True
     queue.advance(third)
     assert log[2:] == ["c begins", "c hurries"]
+
+
+def test_what_was_begun_ahead_yields_to_what_a_step_waits_for() -> None:
+    queue, log = Queue(2), []
+    ahead, other = Compiles(log, "a"), Compiles(log, "b")
+    ahead.yields = True
+    queue.put(ahead, first=False)
+    queue.put(other, first=True)
+    assert log == ["a begins idle", "a is put back", "b begins", "b hurries"]
+    other.has_ended = True
+    queue.advance()
+    assert log[4:] == ["a begins idle"]
+    queue.advance(ahead)  # a step waits for it now
+    assert log[5:] == ["a hurries"]
+
+
+def test_it_yields_neither_a_free_slot_nor_what_is_waited_for() -> None:
+    queue, log = Queue(8), []
+    ahead, same, other = Compiles(log, "a", "key"), Compiles(log, "b", "key"), Compiles(log, "c")
+    ahead.yields = True
+    queue.put(ahead, first=False)
+    queue.put(other, first=True)
+    queue.put(same, first=True)
+    assert "a is put back" not in log
 
 
 def test_equal_graphs_compile_once() -> None:

@@ -368,8 +368,8 @@ def test_the_compiler_stands_still_beside_a_short_step(empty, monkeypatch, short
             seen.append(compiles and stops(compiles._compiler._process.pid, seconds))
         return run(self, call)
 
-    def start(self, *, waits=False, gives_way=False, start=Compilation.start):
-        start(self, waits=waits, gives_way=gives_way)
+    def start(self, *, waits=False, ahead=False, start=Compilation.start):
+        start(self, waits=waits, ahead=ahead)
         while not self._compiler.is_guarded:
             time.sleep(0.01)
 
@@ -379,6 +379,31 @@ def test_the_compiler_stands_still_beside_a_short_step(empty, monkeypatch, short
     # Nothing compiles before the first run is over.
     assert seen == [None, short, short, short, short]
     assert graph.report().programs.held[0].inductor_since is not None
+
+
+@needs_pauses
+@pytest.mark.skipif(os.getuid() != 0, reason="a priority is raised by root alone")
+def test_what_is_begun_ahead_gives_way_until_a_call_waits(empty, monkeypatch):
+    begun = []
+
+    def start(self, *, waits=False, ahead=False, start=Compilation.start):
+        start(self, waits=waits, ahead=ahead)
+        begun.append((self, ahead))
+        compiler = self._compiler
+        assert compiler.hurry()  # too early: it has not lowered itself yet, and is not done with
+        while not compiler.is_guarded:  # it lowers itself before
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Compilation, "start", start)
+    *_, graph = trained("inductor", 2)
+    ((compilation, ahead),) = begun
+    child = compilation._compiler._process.pid
+    assert ahead
+    assert compilation.yields
+    assert os.sched_getscheduler(child) == os.SCHED_IDLE
+    compilation.hurry()
+    assert os.sched_getscheduler(child) == os.SCHED_OTHER
+    del graph
 
 
 def test_a_collected_graph_takes_its_compiler_along(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from torchgraph import collection
 from torchgraph.collection import paused
 from torchgraph.counters import counters
 
@@ -33,7 +34,12 @@ def test_who_has_none_gets_none():
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python collects by increments")
-def test_what_a_capture_makes_is_old_and_tips_no_full_collection() -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_first_capture_tips_no_full_collection(
+    monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """Those after it do: else nothing would ever look at what they leave."""
+    monkeypatch.setattr(collection, "_aged", [] if is_first else [True])
     kept, full = [], []
 
     def collected(phase: str, found: dict[str, int]) -> None:
@@ -41,6 +47,7 @@ def test_what_a_capture_makes_is_old_and_tips_no_full_collection() -> None:
             full.append(found)
 
     gc.collect()
+    threshold = gc.get_threshold()
     gc.callbacks.append(collected)
     try:
         with paused():
@@ -48,14 +55,16 @@ def test_what_a_capture_makes_is_old_and_tips_no_full_collection() -> None:
             kept += [[] for _ in range(len(gc.get_objects()))]
         old = set(map(id, gc.get_objects(generation=2)))
         assert {id(one) for one in kept} <= old
-        churned = [[] for _ in range(20_000)]  # makes the younger generations be collected
-        assert churned
-        assert not full
+        gc.set_threshold(10, 2, 2)
+        kept += [[] for _ in range(500)]  # makes each generation be collected
+        assert bool(full) is not is_first
     finally:
+        gc.set_threshold(*threshold)
         gc.callbacks.remove(collected)
 
 
-def test_what_a_user_froze_stays_frozen() -> None:
+def test_what_a_user_froze_stays_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "_aged", [])
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()

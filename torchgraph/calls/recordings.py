@@ -86,6 +86,8 @@ class Recordings:
         self._varying_values = VaryingValues()
         self._doubted: WeakKeyDictionary[Replay, Draft] = WeakKeyDictionary()
         """Programs confirmed by the batch that recorded them, with their recordings."""
+        self._begun: Replay | None = None
+        """The program that Inductor compiles before it is confirmed."""
         self.fallback = Fallback(words)
 
     def clear(self) -> None:
@@ -93,6 +95,7 @@ class Recordings:
         for held in (self.signatures, self._doubted, self._varying_values, self.fallback):
             held.clear()
         self._new_signatures, self._advice = NewSignatures(), ""
+        self._begun = None
 
     def begin_anew(self) -> None:
         """Restart the count of new signatures, since options have changed."""
@@ -186,7 +189,10 @@ class Recordings:
     def learn(self, taken: Taken) -> None:
         """Make a program of a call, or confirm one by it."""
         if taken.recorded_call is not None and taken.outcome.stepped:
+            begun, self._begun = self._begun, None
             self._learn(taken.recorded_call)
+            if begun is not None and begun not in self._cache:
+                begun.end_compiling()
         taken.outcome.tape.collectives.clear()
 
     def distrust(self, key: Any, wrong: Replay, why: str) -> None:
@@ -334,10 +340,12 @@ class Recordings:
             if not any(isinstance(one.value, float) for one in outcome.tape.expectations):
                 at = "" if apart is None else f"{apart.what}{apart.at}"
                 self._cache.warn_of_thrash(size, recorded_call.moved or at or recorded_call.why_not)
-            if len(self.signatures) == 1 and not any(one.replay for one in known.drafts):
-                replay.begin_compiling()  # the next call most likely confirms it
+        is_first = len(self.signatures) == 1 and not any(one.replay for one in known.drafts)
         known.drafts.insert(0, recorded_call.draft(replay, next_one))
         del known.drafts[size:]
+        if is_first and replay is not None:  # the next recorded call most likely confirms it
+            self._begun = replay
+            replay.begin_compiling()
 
     def _confirm(self, recorded_call: RecordedCall, draft: Draft, replay: Replay) -> None:
         known, outcome = recorded_call.known, recorded_call.outcome

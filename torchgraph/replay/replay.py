@@ -151,6 +151,11 @@ class Replay:
         if self._switch is not None:
             self._switch.begin()
 
+    def end_compiling(self) -> None:
+        """Drop what `begin_compiling` has started, where no call has waited for it yet."""
+        if self._switch is not None and not self._switch.is_over:
+            self._switch.end_early()
+
     def _switched(
         self, switch: Switch, calls: int, options: Options
     ) -> AbstractContextManager[None]:

@@ -100,9 +100,13 @@ class Switch:
         if self._is_auto:
             return
         try:
-            self._start(0, waits=True, gives_way=True)
-        except Exception as failure:  # as in `due`
-            self._fail(failure)
+            self._start(0, ahead=True)
+        except Exception:  # of whatever kind: `due` starts it again, and says what it says then
+            self.end_early()
+
+    def end_early(self) -> None:
+        """Drop what `begin` has started: the next call has not confirmed the program."""
+        self._compilation = self._compiled = None
 
     def due(self, calls: int, runs: int, limit: float | None) -> Compiled | None:
         """Start compiling when it is time; the compiled code, once that is to run.
@@ -125,7 +129,8 @@ class Switch:
             self._end("stays on aten: the wait for Inductor was interrupted")
             raise
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
-            self._fail(failure)
+            kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
+            self.stay_on_aten(f"{kind}{failure}")
         return None
 
     def around(
@@ -146,11 +151,7 @@ class Switch:
         self.failed = why
         warn(f"{self._name} stays on the aten backend. {why}", BackendWarning)
 
-    def _fail(self, failure: Exception) -> None:
-        kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
-        self.stay_on_aten(f"{kind}{failure}")
-
-    def _start(self, calls: int, *, waits: bool = False, gives_way: bool = False) -> Compilation:
+    def _start(self, calls: int, *, waits: bool = False, ahead: bool = False) -> Compilation:
         with paused():  # many objects and no garbage, as in a capture
             code = self._lowered()
             self._compiled = Compiled(code, self._audit(code))
@@ -158,7 +159,7 @@ class Switch:
             compilation = Compilation(
                 self._name, code.regions, DiskCache(), eager_draws=eager_draws
             )
-        compilation.start(waits=waits, gives_way=gives_way)
+        compilation.start(waits=waits, ahead=ahead)
         self._compilation = compilation
         self._gives_way = self._at - calls <= _NEAR
         return compilation
@@ -176,7 +177,9 @@ class Switch:
         return Audit(self._aten, code.executable, single, code.regions, mode, self._name)
 
     def _switch(self, calls: int, limit: float | None) -> Compiled | None:
-        compilation = self._compilation or self._start(calls, waits=True)
+        compilation = self._compilation
+        if compilation is None or (not self._is_auto and compilation.is_stale):
+            compilation = self._start(calls, waits=True)
         if not compilation.is_done and self._options.switch_at is None and self._is_auto:
             warn(
                 f"{self._name} waits for Inductor at call {calls + 1:,}: compiling takes longer "

@@ -15,51 +15,54 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..ir.aliasing import alias_sources
+from ..ir.aliasing import alias_sources, has_strides
 from .compare import Gap, tight
+from .rounding import MARGIN, Noise
 from .run import arguments
 
 _aten = torch.ops.aten
 
 
 class Sums:
-    """For each sum of a run the largest total of the magnitudes of its terms."""
+    """For each sum of a run, how far apart two orders of its terms may be."""
 
     def __init__(self) -> None:
-        self._totals: dict[fx.Node, dict[int, float]] = {}
+        self._allowed: dict[fx.Node, dict[int, float]] = {}
         """By node, then by the index of the result; 0 where there is one."""
 
     def before(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
         """Note the terms of ``node``, where it is a sum, before it runs."""
-        if (totals := _TOTALS.get(node.target)) is not None:
-            self._totals[node] = totals(*arguments(node, values)[0])
+        if (allowed := _SUMS.get(node.target)) is not None:
+            self._allowed[node] = allowed(*arguments(node, values)[0])
 
     def gap(self, node: object, value: object) -> Gap:
-        """The difference between two orders of a sum whose result is ``value``; else none.
-
-        A sum of 16 bits is taken in 32.
-        """
-        total = self._total(node)
-        if not total or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        """The difference between two orders of a sum whose result is ``value``; else none."""
+        allowed = self._of(node)
+        if not allowed or not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return Gap()
-        wide = torch.promote_types(value.dtype, torch.float32)
-        terms = tight(torch.tensor([total], dtype=wide), flips=False)
-        return Gap(tight(value, flips=False).size + terms.size)
+        return Gap(tight(value, flips=False).size + allowed)
 
-    def _total(self, node: object, index: int = 0) -> float:
+    def _of(self, node: object) -> float:
+        """The allowance of the sum that ``node`` is, or is a view of."""
+        index = 0
         while isinstance(node, fx.Node):
-            if node in self._totals:
-                return self._totals[node].get(index, 0.0)
-            if node.target is operator.getitem and isinstance(node.args[1], int):
-                index = node.args[1]
-            elif not alias_sources(node):
+            if node in self._allowed:
+                return self._allowed[node].get(index, 0.0)
+            source, index = node.args[0] if node.args else None, 0
+            if node.target is operator.getitem and source in self._allowed:
+                index = int(str(node.args[1]))
+            elif node.target is not operator.getitem and not _is_view(node):
                 return 0.0
-            node = node.args[0]
+            node = source
         return 0.0
 
 
+def _is_view(node: fx.Node) -> bool:
+    return bool(alias_sources(node)) and node.target is not _aten.view.dtype
+
+
 def _sum(terms: torch.Tensor, dims: Sequence[int] | None = None, *_: object) -> dict[int, float]:
-    return {0: _largest(terms, dims)}
+    return {0: _allowed(terms, dims)}
 
 
 def _layer_norm(
@@ -74,29 +77,37 @@ def _layer_norm(
     rows = range(value.ndim - len(shape))
     if not rows:
         return {}
-    return {1: _largest((value - mean) * factor * gradient, rows), 2: _largest(gradient, rows)}
+    return {1: _allowed((value - mean) * factor * gradient, rows), 2: _allowed(gradient, rows)}
 
 
 def _embedding(
-    gradient: torch.Tensor, indices: torch.Tensor, count: int, *others: Any
+    gradient: torch.Tensor, indices: torch.Tensor, count: int, *_: object
 ) -> dict[int, float]:
-    """A table with more rows than are looked up has no long sums: it is as large as the model."""
+    """Of a table with few rows; one with more rows than are looked up is left to noise."""
     if count > indices.numel():
         return {}
-    found = _aten.embedding_dense_backward.default(gradient.abs(), indices, count, *others)
-    return {0: _largest(found, ())}
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    return {0: _allowed(rows, [0])}
 
 
-def _largest(terms: torch.Tensor, dims: Sequence[int] | None) -> float:
-    if not terms.is_floating_point() or not terms.numel():
+def _allowed(terms: torch.Tensor, dims: Sequence[int] | None) -> float:
+    """Of the result whose terms are largest: what rounds each of them, but no more than noise does.
+
+    The sum of magnitudes grows faster with the number of terms than the rounding of their sum. From
+    some hundred terms on it is a run with noise that bounds it, whose effects add up as squares.
+    A sum of 16 bits is taken in 32.
+    """
+    if not terms.is_floating_point() or not terms.numel() or not has_strides(terms):
         return 0.0
-    if dims is None or tuple(dims):
-        wide = torch.promote_types(terms.dtype, torch.float32)
-        terms = torch.linalg.vector_norm(terms, 1, dims and tuple(dims), dtype=wide)
-    return float(terms.abs().max())
+    wide = torch.promote_types(terms.dtype, torch.float32)
+    over = None if dims is None else tuple(dims)
+    totals = [torch.linalg.vector_norm(terms, power, over, dtype=wide) for power in (1, 2)]
+    each = tight(totals[0].max(), flips=False).size
+    noise = MARGIN * Noise.FINE.amplitude(wide) * float(totals[1].max())
+    return min(each, noise)
 
 
-_TOTALS: Mapping[Any, Callable[..., dict[int, float]]] = {
+_SUMS: Mapping[Any, Callable[..., dict[int, float]]] = {
     _aten.sum.default: _sum,
     _aten.sum.dim_IntList: _sum,
     _aten.native_layer_norm_backward.default: _layer_norm,

@@ -14,10 +14,12 @@ from . import failure_log
 from .cache.scratch import Scratch
 from .disk_cache import DiskCache
 from .failure import Failure
-from .job import Job, missing
+from .job import Job, missing, surroundings
 from .process.compiler import Compiler
 from .process.queue import queue
 
+_AHEAD = 2
+"""Processes of a compilation that is begun ahead: the second core of two would be idle."""
 _MAIN = "torchgraph.lower.inductor.compile_process"
 _LOOKS = 0.05
 """Seconds between two looks at a compiler that a step waits for."""
@@ -44,24 +46,26 @@ class Compilation:
         self._cache = cache
         self._jobs = [Job.of(region, eager_draws=eager_draws) for region in regions]
         self._keys = [job.key() for job in self._jobs]
+        self._surroundings = surroundings()
         self._ops = sum(node.op == "call_function" for r in regions for node in r.gm.graph.nodes)
         self._compiler: Compiler | None = None
         self._owner = 0
         """The process that started this; a fork of it starts anew."""
         self._waits_for_turn = False
-        self._gives_way = False
+        self._is_ahead = False
         self._problem = ""
         self.seconds: dict[str, float] = {}
         """What was spent by stage; those of all compiling processes together."""
 
     # --- what a step asks for ---------------------------------------------------------------------
 
-    def start(self, *, waits: bool = False, gives_way: bool = False) -> None:
+    def start(self, *, waits: bool = False, ahead: bool = False) -> None:
         """See that what is missing is compiled, when it is its turn; return at once.
 
         Args:
-            waits: `finish` comes soon: all cores compile.
-            gives_way: until `finish`, to whatever else computes.
+            waits: `finish` comes next.
+            ahead: `finish` comes soon, if at all: by two processes, and not before what others
+                wait for.
 
         Raises:
             CompilationFailed: Inductor has no compiler here.
@@ -73,7 +77,7 @@ class Compilation:
         problem = missing(devices)
         if problem:
             raise CompilationFailed(f"Inductor cannot compile here: {problem}.")
-        self._waits_for_turn, self._gives_way = True, gives_way
+        self._waits_for_turn, self._is_ahead = True, ahead
         queue.put(self, first=waits)
 
     def go_on(self) -> None:
@@ -90,6 +94,11 @@ class Compilation:
         """Let it go on."""
         if self._compiler is not None and self._is_ours:
             self._compiler.resume()
+
+    @property
+    def is_stale(self) -> bool:
+        """True when threads or options of Inductor's are not what they were when it was made."""
+        return self._surroundings != surroundings()
 
     @property
     def is_done(self) -> bool:
@@ -115,7 +124,7 @@ class Compilation:
         """
         if not self._is_ours:
             self.start(waits=True)
-        self._gives_way = False
+        self._is_ahead = False
         try:
             self._wait(limit, goes_on)
             self._take_note()
@@ -144,7 +153,7 @@ class Compilation:
         if not absent:
             return
         counters.region_compiles += len(absent)
-        processes = queue.processes(idle=idle)
+        processes = max(queue.processes(idle=idle), _AHEAD if self._is_ahead else 1)
         order = {
             "config": _inductor.changed_config(),
             "cache": str(self._cache.root),
@@ -155,10 +164,21 @@ class Compilation:
         threads = max(queue.threads, processes // len(absent))  # few functions have more each
         try:
             scratch = Scratch.for_compilers(self._cache.root)
-            idle = idle or self._gives_way
             self._compiler = Compiler(_MAIN, order, scratch, idle=idle, threads=threads)
         except OSError as error:  # said to the step that waits for it, not to the one that asked
             self._problem = f"The compiler cannot be started ({error})."
+
+    @property
+    def yields(self) -> bool:
+        """True where it was begun ahead, and nobody waits for it yet."""
+        return self._is_ahead
+
+    def put_back(self) -> None:
+        """End its process: it has another turn, once what somebody waits for has had its own."""
+        if self._compiler is not None:
+            self._compiler.end()
+            self._compiler = None
+        self._waits_for_turn = True
 
     def hurry(self) -> None:
         """Raise the compiler's priority; where it starves and that is forbidden, start another."""

@@ -154,6 +154,11 @@ def fingerprint() -> str:
     return hashlib.sha256(material.encode()).hexdigest()
 
 
+def surroundings() -> tuple[int, list[str]]:
+    """What else goes into a job besides its region: the CPU's threads, and Inductor's options."""
+    return torch.get_num_threads(), _settings()
+
+
 def cpp_compiler() -> str | None:
     """The path of the C++ compiler that Inductor will call; None when there is none."""
     wanted = inductor_environment().get("CXX", "g++")

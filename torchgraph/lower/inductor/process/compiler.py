@@ -111,7 +111,9 @@ class Compiler:
 
     def hurry(self) -> bool:
         """Somebody waits: raise its priority. False while it starves, and may not be raised."""
-        if not self._idle or priority.raised(self._process.pid):
+        if not self._idle or not priority.is_lowered(self._process.pid):
+            return True  # it may still lower itself: the next look raises it then
+        if priority.raised(self._process.pid):
             self._idle = False
             return True
         before, now = self._seen, (time.monotonic(), priority.computed(self._process.pid))

@@ -8,6 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def is_lowered(process: int) -> bool:
+    """True when a process has a lower priority than this one; False when it has ended."""
+    with suppress(ProcessLookupError):
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        return os.getpriority(os.PRIO_PROCESS, process) > own
+    return False
+
+
 def raised(process: int) -> bool:
     """Give a process and those below it the priority of this one; False where that is forbidden.
 

@@ -22,6 +22,13 @@ class Waiting(Protocol):
     def begin(self, *, idle: bool) -> None:
         """Start its process. Raises nothing."""
 
+    @property
+    def yields(self) -> bool:
+        """True when its process may be ended for another that somebody waits for."""
+
+    def put_back(self) -> None:
+        """End its process; it is in the queue again."""
+
     def hurry(self) -> None:
         """Somebody waits for it, or for what comes after it."""
 
@@ -69,6 +76,8 @@ class Queue:
         """Start what has a slot now. ``first``: a step waits for it; what runs hurries."""
         with self._lock:
             running = [one for one in _there(self._running) if not one.has_ended]
+            if first is not None:
+                running = self._without_yielding(running, first)
             waiting = sorted(_there(self._waiting), key=lambda one: one is not first)
             for one in waiting:
                 busy = frozenset().union(*(other.keys for other in running))
@@ -80,6 +89,16 @@ class Queue:
             if first is not None:
                 for one in running:
                     one.hurry()
+
+    def _without_yielding(self, running: list[Waiting], first: Waiting) -> list[Waiting]:
+        """``running`` less those that yield a slot to ``first``, which wait again."""
+        if first not in _there(self._waiting) or len(running) < self.slots:
+            return running
+        ended = [one for one in running if one.yields and not one.keys & first.keys]
+        for one in ended:
+            one.put_back()
+            self._waiting.append(weakref.ref(one))
+        return [one for one in running if one not in ended]
 
     def before(self, compilation: Waiting) -> int:
         """How many run that this one waits for; 0 when it waits for none."""
