@@ -11,6 +11,9 @@ from pathlib import Path
 def is_lowered(process: int) -> bool:
     """True when a process has a lower priority than this one; False when it has ended."""
     with suppress(ProcessLookupError):
+        schedules = hasattr(os, "sched_getscheduler")
+        if schedules and os.sched_getscheduler(process) != os.sched_getscheduler(0):
+            return True
         own = os.getpriority(os.PRIO_PROCESS, 0)
         return os.getpriority(os.PRIO_PROCESS, process) > own
     return False
