@@ -124,6 +124,7 @@ def test_it_is_idle_until_somebody_waits(tmp_path):
 def test_one_that_starves_is_noticed_where_its_priority_may_not_be_raised(tmp_path, monkeypatch):
     process, _ = probed(tmp_path)
     now, computed = [0.0], [3.0]
+    monkeypatch.setattr(priority, "is_lowered", lambda process: True)
     monkeypatch.setattr(priority, "raised", lambda process: False)
     monkeypatch.setattr(priority, "computed", lambda process: computed[0])
     monkeypatch.setattr(compiler.time, "monotonic", lambda: now[0])
