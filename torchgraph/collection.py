@@ -28,6 +28,8 @@ class _Pauses:
         """By thread."""
         self._enabled = False
         """True where collection was enabled when the first open block began."""
+        self._has_captured = False
+        """True once a capture has ended in this process."""
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -55,32 +57,28 @@ class _Pauses:
                 del self._open[here]
             last = not self._open and self._enabled
         if last and collects:
-            _age()
+            self._collect_young()
         with self._lock:
             if last and not self._open:
                 gc.enable()
 
+    def _collect_young(self) -> None:
+        """Collect young objects; those of the process's first capture that stay are old at once.
 
-_aged: list[bool] = []
-"""Something once the objects of a first capture were moved."""
-
-
-def _age() -> None:
-    """Collect young objects; those of the process's first capture that stay are old at once.
-
-    What a collection moves to the oldest generation counts towards the next full collection, which
-    looks at all objects of the process (0.2 s where torch and transformers are imported). The first
-    program alone would tip it. `gc.freeze` and `gc.unfreeze` move objects without counting them;
-    they would unfreeze those of a user who froze some. Objects of later captures count: else who
-    captures on and on would never have a full collection. Python 3.14 collects by increments.
-    """
-    if _aged or sys.version_info >= (3, 14) or gc.get_freeze_count():
-        gc.collect(1)
-        return
-    _aged.append(True)
-    gc.collect(0)
-    gc.freeze()
-    gc.unfreeze()
+        What a collection moves to the oldest generation counts towards the next full collection,
+        which looks at all objects of the process (0.2 s where torch and transformers are imported).
+        The first program alone would tip it. `gc.freeze` and `gc.unfreeze` move objects without
+        counting them; they would unfreeze those of a user who froze some. Objects of later captures
+        count: else who captures on and on would never have a full collection. Python 3.14 collects
+        by increments.
+        """
+        if self._has_captured or sys.version_info >= (3, 14) or gc.get_freeze_count():
+            gc.collect(1)
+            return
+        self._has_captured = True
+        gc.collect(0)
+        gc.freeze()
+        gc.unfreeze()
 
 
 _pauses = _Pauses()

@@ -39,7 +39,7 @@ def test_a_first_capture_tips_no_full_collection(
     monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
     """Those after it do: else nothing would ever look at what they leave."""
-    monkeypatch.setattr(collection, "_aged", [] if is_first else [True])
+    monkeypatch.setattr(collection._pauses, "_has_captured", not is_first)
     kept, full = [], []
 
     def collected(phase: str, found: dict[str, int]) -> None:
@@ -64,7 +64,7 @@ def test_a_first_capture_tips_no_full_collection(
 
 
 def test_what_a_user_froze_stays_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "_aged", [])
+    monkeypatch.setattr(collection._pauses, "_has_captured", False)
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()

@@ -147,14 +147,14 @@ class Replay:
         return around
 
     def begin_compiling(self) -> None:
-        """Start what the first call that it serves would wait for; see `Switch.begin`."""
+        """Start what the first call that it serves would wait for; see `Switch.begin_ahead`."""
         if self._switch is not None:
-            self._switch.begin()
+            self._switch.begin_ahead()
 
     def end_compiling(self) -> None:
         """Drop what `begin_compiling` has started, where no call has waited for it yet."""
         if self._switch is not None and not self._switch.is_over:
-            self._switch.end_early()
+            self._switch.end_ahead()
 
     def _switched(
         self, switch: Switch, calls: int, options: Options

@@ -91,7 +91,7 @@ class Switch:
             why if chosen is None else f"switch_at={chosen:,}"
         )
 
-    def begin(self) -> None:
+    def begin_ahead(self) -> None:
         """Start compiling now what the first call that the program serves will run.
 
         Where Inductor was chosen, that call waits for the compiler: it computes beside the call
@@ -102,10 +102,10 @@ class Switch:
         try:
             self._start(0, ahead=True)
         except Exception:  # of whatever kind: `due` starts it again, and says what it says then
-            self.end_early()
+            self.end_ahead()
 
-    def end_early(self) -> None:
-        """Drop what `begin` has started: the next call has not confirmed the program."""
+    def end_ahead(self) -> None:
+        """Drop what `begin_ahead` has started: the next call has not confirmed the program."""
         self._compilation = self._compiled = None
 
     def due(self, calls: int, runs: int, limit: float | None) -> Compiled | None:

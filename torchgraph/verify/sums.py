@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from ..ir.aliasing import alias_sources, has_strides
+from ..ir.nodes import item
 from .compare import Gap, tight
 from .rounding import MARGIN, Noise
 from .run import arguments
@@ -50,7 +51,7 @@ class Sums:
                 return self._allowed[node].get(index, 0.0)
             source, index = node.args[0] if node.args else None, 0
             if node.target is operator.getitem and source in self._allowed:
-                index = int(str(node.args[1]))
+                index = item(node)
             elif node.target is not operator.getitem and not _is_view(node):
                 return 0.0
             node = source
@@ -83,7 +84,7 @@ def _layer_norm(
 def _embedding(
     gradient: torch.Tensor, indices: torch.Tensor, count: int, *_: object
 ) -> dict[int, float]:
-    """Of a table with few rows; one with more rows than are looked up is left to noise."""
+    """Of a table with few rows, as if one of them took all; a larger table is left to noise."""
     if count > indices.numel():
         return {}
     rows = gradient.reshape(-1, gradient.shape[-1])
@@ -91,11 +92,11 @@ def _embedding(
 
 
 def _allowed(terms: torch.Tensor, dims: Sequence[int] | None) -> float:
-    """Of the result whose terms are largest: what rounds each of them, but no more than noise does.
+    """How far apart two orders of a sum over ``dims`` may be; the largest of all results.
 
-    The sum of magnitudes grows faster with the number of terms than the rounding of their sum. From
-    some hundred terms on it is a run with noise that bounds it, whose effects add up as squares.
-    A sum of 16 bits is taken in 32.
+    That is the rounding of the magnitudes' sum, but no more than what a run with noise would show:
+    with the number of terms the first grows as that number, the second, as rounding does, as its
+    root. From some hundred terms on the second is smaller. A sum of 16 bits is taken in 32.
     """
     if not terms.is_floating_point() or not terms.numel() or not has_strides(terms):
         return 0.0

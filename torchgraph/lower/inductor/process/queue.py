@@ -77,7 +77,7 @@ class Queue:
         with self._lock:
             running = [one for one in _there(self._running) if not one.has_ended]
             if first is not None:
-                running = self._without_yielding(running, first)
+                running = self._make_room(running, first)
             waiting = sorted(_there(self._waiting), key=lambda one: one is not first)
             for one in waiting:
                 busy = frozenset().union(*(other.keys for other in running))
@@ -90,8 +90,8 @@ class Queue:
                 for one in running:
                     one.hurry()
 
-    def _without_yielding(self, running: list[Waiting], first: Waiting) -> list[Waiting]:
-        """``running`` less those that yield a slot to ``first``, which wait again."""
+    def _make_room(self, running: list[Waiting], first: Waiting) -> list[Waiting]:
+        """Put back what yields, where no slot is free for ``first``; gives what still runs."""
         if first not in _there(self._waiting) or len(running) < self.slots:
             return running
         ended = [one for one in running if one.yields and not one.keys & first.keys]

@@ -54,7 +54,7 @@ def test_a_program_that_the_next_call_does_not_confirm(
     """Its compiler ends then: another call would wait for it."""
     ended = []
     monkeypatch.setattr(
-        Switch, "end_early", lambda self, end=Switch.end_early: ended.append(end(self))
+        Switch, "end_ahead", lambda self, end=Switch.end_ahead: ended.append(end(self))
     )
     model = nn.Linear(4, 4)
     model.scale = 1.0
@@ -74,13 +74,18 @@ def test_a_program_that_the_next_call_does_not_confirm(
     assert len(ended) == 1
 
 
-def test_without_a_compiler_it_is_said_once(
-    interpreted: list[Interpretation], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def without_compiler(interpreted: list[Interpretation], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every compilation fails when it starts."""
+
     def start(self: Any, **options: bool) -> None:
         raise CompilationFailed("no compiler here")
 
     monkeypatch.setattr(Interpretation, "start", start)
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_without_a_compiler_it_is_said_once() -> None:
     graph, ((x, y),) = graph_of("inductor"), batches(Mlp, 1)
     for _ in range(3):
         graph(x, y)
@@ -91,15 +96,9 @@ def test_without_a_compiler_it_is_said_once(
     assert graph.report().programs.held[0].runs > 0
 
 
-def test_a_warning_that_is_an_error_stops_one_call(
-    interpreted: list[Interpretation], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("without_compiler")
+def test_a_warning_that_is_an_error_stops_one_call() -> None:
     """Before the call has done anything: whoever tries again trains once."""
-
-    def start(self: Any, **options: bool) -> None:
-        raise CompilationFailed("no compiler here")
-
-    monkeypatch.setattr(Interpretation, "start", start)
     graph, ((x, y),), stopped = graph_of("inductor"), batches(Mlp, 1), []
     weight = next(iter(graph.model.parameters()))
     for call in range(6):
